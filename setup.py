@@ -1,0 +1,60 @@
+"""Builds the compiled library before the Python files are collected; everything else is in pyproject.toml.
+
+`python setup.py build_library` builds in place (what `make build` does). `pip install .` and `make wheel` go through the
+same step. tools/build_library.py says which environment variables it reads.
+"""
+
+import sys
+from pathlib import Path
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
+from build_library import BuildError, build  # noqa: E402
+
+
+class BuildLibrary(Command):
+    description = "compile csrc/ into diffrender/_lib"
+    user_options = []
+
+    def initialize_options(self):
+        pass
+
+    def finalize_options(self):
+        pass
+
+    def run(self):
+        try:
+            build()
+        except BuildError as error:
+            sys.exit(f"diffrender: {error}")
+
+
+class BuildPython(build_py):
+    """The libraries are package data, so they have to exist before the data files are listed."""
+
+    def run(self):
+        self.run_command("build_library")
+        self.data_files = self._get_data_files()
+        super().run()
+
+
+class OneWheel(bdist_wheel):
+    """The library names no Python: one wheel per platform serves every CPython >= 3.10."""
+
+    def get_tag(self):
+        _, _, platform_tag = super().get_tag()
+        return "py3", "none", platform_tag
+
+
+class BinaryDistribution(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+setup(
+    distclass=BinaryDistribution,
+    cmdclass={"build_library": BuildLibrary, "build_py": BuildPython, "bdist_wheel": OneWheel},
+)
