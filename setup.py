@@ -1,23 +1,24 @@
 """Builds the compiled library before the Python files are collected; everything else is in pyproject.toml.
 
-`python setup.py build_library` builds in place (what `make build` does). `pip install .` and `make wheel` go through the
-same step. tools/build_library.py says which environment variables it reads.
+`python setup.py build_library` builds in place, which is what `make build` does. `pip install .` and `make wheel` go
+through the same step. tools/build_library.py lists the environment variables that change it.
 """
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
-from build_library import BuildError, build  # noqa: E402
+from build_library import BuildError, build
 
 
 class BuildLibrary(Command):
     description = "compile csrc/ into diffrender/_lib"
-    user_options = []
+    user_options: ClassVar[list] = []
 
     def initialize_options(self):
         pass

@@ -1,8 +1,8 @@
 """Finds and loads the compiled library: one ImportError with its cure when that fails.
 
 The same sources are compiled once per x86-64 level (baseline, avx2, avx512; other machines have only a baseline). The
-best built level this CPU can run is loaded, judged by `torch.backends.cpu.get_cpu_capability()`; the environment variable
-DIFFRENDER_CPU_LEVEL asks for one level by name.
+best built level that this CPU can run is loaded, judged by `torch.backends.cpu.get_cpu_capability()`; the environment
+variable DIFFRENDER_CPU_LEVEL asks for one level by name.
 """
 
 from __future__ import annotations
