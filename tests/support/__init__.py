@@ -1,0 +1,1 @@
+"""What several tests share: the vocabulary of the case catalogue, small scenes, comparisons."""
