@@ -4,6 +4,7 @@
 through the same step. tools/build_library.py lists the environment variables that change it.
 """
 
+import shutil
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -12,8 +13,9 @@ from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
-from build_library import BuildError, build
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+from build_library import BuildError, build  # noqa: E402
 
 
 class BuildLibrary(Command):
@@ -38,6 +40,8 @@ class BuildPython(build_py):
 
     def run(self):
         self.run_command("build_library")
+        for earlier in (ROOT / "build").glob("lib*"):
+            shutil.rmtree(earlier)  # setuptools would pack modules that are long deleted from here
         self.data_files = self._get_data_files()
         super().run()
 
