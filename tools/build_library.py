@@ -50,7 +50,8 @@ LEVEL_FLAGS = {
 # drop errno and trap bookkeeping only, which changes no result.
 CXX_FLAGS = [
     "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-ffp-contract=off",
-    "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-Wall", "-Wextra", "-Werror=return-type",
+    "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd",
+    "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror=return-type",
     f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}",
 ]  # fmt: skip
 NVCC_FLAGS = [
