@@ -1,0 +1,123 @@
+// What differs between a CPU and a GPU build of a kernel body. Everything else in csrc/ is written once.
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#if defined(__CUDACC__)
+#define DR_HD __host__ __device__ __forceinline__
+#else
+#define DR_HD inline __attribute__((always_inline))
+#endif
+
+namespace diffrender {
+
+// How a scatter adds its contributions; see launch_scatter in launch.h.
+enum class ScatterMode : int32_t {
+  direct,   // CPU: plain addition into a private buffer. CUDA: floating-point atomics, order not fixed.
+  measure,  // first pass of the order-free sum: only find the largest magnitude
+  fixed,    // second pass of the order-free sum: integer additions, which commute exactly
+};
+
+// Where a scatter kernel adds. `index - offset` addresses `values`, so that a kernel always speaks of elements of the
+// whole gradient tensor while the CPU may hand it a private buffer that holds only one batch item.
+template <class scalar_t>
+struct Sink {
+  scalar_t* values;           // [.] running sums (in `fixed` mode: only what is not finite)
+  int64_t offset = 0;         // element of the gradient tensor that values[0] stands for
+  ScatterMode mode = ScatterMode::direct;
+  uint64_t* largest = nullptr;  // [1] bits of the largest finite magnitude, as a double
+  int64_t* fixed = nullptr;     // [.] sums in units of *unit
+  const double* unit = nullptr;  // [2] size of one integer step, and its reciprocal
+};
+
+DR_HD uint64_t double_bits(double value) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint64_t>(__double_as_longlong(value));
+#else
+  return __builtin_bit_cast(uint64_t, value);
+#endif
+}
+
+DR_HD uint32_t float_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(value);
+#else
+  return __builtin_bit_cast(uint32_t, value);
+#endif
+}
+
+// Atomic on the GPU. On the CPU these run single-threaded or on memory that one thread owns: no atomics there.
+DR_HD void atomic_min(uint64_t* address, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+#else
+  *address = value < *address ? value : *address;
+#endif
+}
+
+DR_HD void atomic_min(uint32_t* address, uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  atomicMin(address, value);
+#else
+  *address = value < *address ? value : *address;
+#endif
+}
+
+DR_HD void atomic_max(uint64_t* address, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  // Most values do not raise the maximum: a plain read first spares almost every atomic.
+  if (value > *reinterpret_cast<volatile uint64_t*>(address)) {
+    atomicMax(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+  }
+#else
+  *address = value > *address ? value : *address;
+#endif
+}
+
+// Returns the value before the addition.
+DR_HD uint64_t atomic_add(uint64_t* address, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  return atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+#else
+  const uint64_t before = *address;
+  *address = before + value;
+  return before;
+#endif
+}
+
+template <class scalar_t>
+DR_HD void atomic_add_floating(scalar_t* address, scalar_t value) {
+#if defined(__CUDA_ARCH__)
+  atomicAdd(address, value);
+#else
+  *address += value;
+#endif
+}
+
+// Adds one contribution to element `index` of the gradient tensor.
+template <class scalar_t>
+DR_HD void accumulate(const Sink<scalar_t>& sink, int64_t index, scalar_t value) {
+  if (sink.mode == ScatterMode::direct) {
+    atomic_add_floating(sink.values + (index - sink.offset), value);
+    return;
+  }
+  const double magnitude = value < 0 ? -static_cast<double>(value) : static_cast<double>(value);
+  const bool finite = magnitude <= static_cast<double>(std::numeric_limits<scalar_t>::max());
+  if (sink.mode == ScatterMode::measure) {
+    // Positive doubles order like their bit patterns.
+    if (finite) atomic_max(sink.largest, double_bits(magnitude));
+    return;
+  }
+  if (finite) {
+    const int64_t steps = static_cast<int64_t>(::rint(static_cast<double>(value) * sink.unit[1]));
+    atomic_add(reinterpret_cast<uint64_t*>(sink.fixed + (index - sink.offset)), static_cast<uint64_t>(steps));
+  } else {
+    // inf and NaN absorb everything, whatever the order.
+    atomic_add_floating(sink.values + (index - sink.offset), value);
+  }
+}
+
+}  // namespace diffrender

@@ -1,0 +1,181 @@
+// Rasterization: per-pixel results of a visible triangle, and their derivative.
+#pragma once
+
+#include "core/scatter.h"
+#include "rasterize_geometry.h"
+
+namespace diffrender {
+
+template <class scalar_t>
+struct FragmentOutput {
+  int32_t* triangle_id;     // [B, H, W], -1 = background
+  scalar_t* barycentrics;   // [B, H, W, 2]
+  scalar_t* depth;          // [B, H, W]
+  scalar_t* derivatives;    // [B, H, W, 4] or null
+
+  DR_HD void write_background(int64_t pixel) const {
+    triangle_id[pixel] = -1;
+    barycentrics[2 * pixel] = 0;
+    barycentrics[2 * pixel + 1] = 0;
+    depth[pixel] = 1;
+    if (derivatives == nullptr) return;
+    for (int i = 0; i < 4; ++i) derivatives[4 * pixel + i] = 0;
+  }
+
+  // d(b_k)/dx = (2/W) (n_k - b_k N) / S and d(b_k)/dy = -(2/H) (m_k - b_k M) / S (y down), where
+  // n_i = d(a_i)/d(fx) = w_k q_jy - w_j q_ky and m_i = d(a_i)/d(fy) = w_j q_kx - w_k q_jx, N and M their sums.
+  DR_HD void write(int64_t pixel, const Vec4<scalar_t> v[3], const Viewport<scalar_t>& viewport, int32_t column,
+                   int32_t row) const {
+    const PixelFrame<scalar_t> f = pixel_frame(v, viewport.center_x(column), viewport.center_y(row));
+    const scalar_t inverse = reciprocal_or_zero(f.a[0] + f.a[1] + f.a[2]);
+    const scalar_t b0 = f.a[0] * inverse, b1 = f.a[1] * inverse;
+    barycentrics[2 * pixel] = b0;
+    barycentrics[2 * pixel + 1] = b1;
+    depth[pixel] = depth_at(v, f.a);
+    if (derivatives == nullptr) return;
+    scalar_t n[3], m[3];
+    for (int i = 0; i < 3; ++i) {
+      const int j = (i + 1) % 3, k = (i + 2) % 3;
+      n[i] = v[k].w * f.q[j].y - v[j].w * f.q[k].y;
+      m[i] = v[j].w * f.q[k].x - v[k].w * f.q[j].x;
+    }
+    const scalar_t total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
+    derivatives[4 * pixel + 0] = viewport.step_x * (n[0] - b0 * total_n) * inverse;
+    derivatives[4 * pixel + 1] = -viewport.step_y * (m[0] - b0 * total_m) * inverse;
+    derivatives[4 * pixel + 2] = viewport.step_x * (n[1] - b1 * total_n) * inverse;
+    derivatives[4 * pixel + 3] = -viewport.step_y * (m[1] - b1 * total_m) * inverse;
+  }
+};
+
+// Gradient of one pixel's barycentrics, depth and derivatives to the clip positions of its triangle.
+//
+// With g_0, g_1 on the barycentrics, g_d on the depth d = Z / P (Z = sum a_i z_i, P = sum a_i w_i), and h_kx, h_ky on
+// the derivatives D_kx = c_x (n_k - b_k N) / S, D_ky = c_y (m_k - b_k M) / S, c_x = 2/W, c_y = -2/H:
+//   derivatives   grad_n_i = c_x (h_ix - sum_k h_kx b_k) / S   (h_2 = 0),   grad_m_i likewise
+//                 g_k     -= (c_x h_kx N + c_y h_ky M) / S
+//                 grad_S  -= sum_k (h_kx D_kx + h_ky D_ky) / S
+//   barycentrics  s = g_0 b_0 + g_1 b_1;   grad_a_i = (g_i - s) / S + grad_S   (g_2 = 0)
+//   depth         grad_a_i += g_d (z_i - d w_i) / P;   grad_z_i = g_d a_i / P;   grad_w_i = -d g_d a_i / P
+//   n, m          bilinear in w and q: see the loop
+//   a             grad_q_j += grad_a_i (q_ky, -q_kx);   grad_q_k += grad_a_i (-q_jy, q_jx)
+//   q             grad_x_i = grad_q_ix;  grad_y_i = grad_q_iy;  grad_w_i -= fx grad_q_ix + fy grad_q_iy
+// An underflowed S or P has reciprocal zero, hence the zero gradient of the zero that the forward pass wrote.
+template <class scalar_t>
+struct RasterizeBackward {
+  static constexpr int kValues = 12;  // x, y, z, w of the three corners
+
+  RasterMesh<scalar_t> mesh;
+  Viewport<scalar_t> viewport;
+  const int32_t* triangle_id;            // [B, H, W]
+  const scalar_t* grad_barycentrics;     // [B, H, W, 2] or null
+  const scalar_t* grad_depth;            // [B, H, W] or null
+  const scalar_t* grad_derivatives;      // [B, H, W, 4] or null
+
+  struct Triangle {
+    int64_t base[3];  // element of the gradient that holds x of each corner
+    Vec4<scalar_t> v[3];
+    bool valid;
+  };
+
+  DR_HD int32_t group(int64_t pixel) const { return triangle_id[pixel]; }
+
+  DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
+
+  DR_HD int64_t item_end(int64_t pixel) const { return (pixel / pixels_per_item() + 1) * pixels_per_item(); }
+
+  DR_HD Triangle load(int32_t triangle, int64_t pixel) const {
+    Triangle t;
+    int32_t index[3];
+    t.valid = triangle < mesh.triangle_count && mesh.indices(triangle, index);
+    if (!t.valid) return t;
+    const int64_t item = pixel / pixels_per_item();
+    for (int i = 0; i < 3; ++i) {
+      t.base[i] = item * mesh.item_stride + static_cast<int64_t>(index[i]) * 4;
+      t.v[i] = mesh.vertex(item, index[i]);
+    }
+    return t;
+  }
+
+  DR_HD void contribute(const Triangle& t, int64_t pixel, scalar_t sum[kValues]) const {
+    const int64_t within = pixel % pixels_per_item();
+    const int32_t row = static_cast<int32_t>(within / viewport.width);
+    const int32_t column = static_cast<int32_t>(within - static_cast<int64_t>(row) * viewport.width);
+    contribute_at(t, pixel, viewport.center_x(column), viewport.center_y(row), sum);
+  }
+
+  DR_HD void contribute_at(const Triangle& t, int64_t pixel, scalar_t fx, scalar_t fy, scalar_t sum[kValues]) const {
+    const PixelFrame<scalar_t> f = pixel_frame(t.v, fx, fy);
+    const scalar_t inverse = reciprocal_or_zero(f.a[0] + f.a[1] + f.a[2]);
+    const scalar_t b[3] = {f.a[0] * inverse, f.a[1] * inverse, 0};
+    scalar_t g[3] = {0, 0, 0}, grad_a[3] = {0, 0, 0}, grad_w[3] = {0, 0, 0}, grad_z[3] = {0, 0, 0};
+    Vec2<scalar_t> grad_q[3] = {{0, 0}, {0, 0}, {0, 0}};
+    if (grad_barycentrics != nullptr) {
+      g[0] = grad_barycentrics[2 * pixel];
+      g[1] = grad_barycentrics[2 * pixel + 1];
+    }
+    if (grad_derivatives != nullptr) {
+      const scalar_t* const h = grad_derivatives + 4 * pixel;
+      const scalar_t hx[3] = {h[0] * viewport.step_x * inverse, h[2] * viewport.step_x * inverse, 0};
+      const scalar_t hy[3] = {-h[1] * viewport.step_y * inverse, -h[3] * viewport.step_y * inverse, 0};
+      scalar_t n[3], m[3];
+      for (int i = 0; i < 3; ++i) {
+        const int j = (i + 1) % 3, k = (i + 2) % 3;
+        n[i] = t.v[k].w * f.q[j].y - t.v[j].w * f.q[k].y;
+        m[i] = t.v[j].w * f.q[k].x - t.v[k].w * f.q[j].x;
+      }
+      const scalar_t total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
+      const scalar_t sx = hx[0] * b[0] + hx[1] * b[1], sy = hy[0] * b[0] + hy[1] * b[1];
+      scalar_t grad_s = 0;
+      for (int k = 0; k < 2; ++k) {
+        grad_s -= (hx[k] * (n[k] - b[k] * total_n) + hy[k] * (m[k] - b[k] * total_m)) * inverse;
+        g[k] -= hx[k] * total_n + hy[k] * total_m;
+      }
+      for (int i = 0; i < 3; ++i) {
+        const int j = (i + 1) % 3, k = (i + 2) % 3;
+        const scalar_t grad_n = hx[i] - sx, grad_m = hy[i] - sy;
+        grad_a[i] += grad_s;
+        grad_w[k] += grad_n * f.q[j].y - grad_m * f.q[j].x;
+        grad_w[j] += grad_m * f.q[k].x - grad_n * f.q[k].y;
+        grad_q[j].x -= grad_m * t.v[k].w;
+        grad_q[j].y += grad_n * t.v[k].w;
+        grad_q[k].x += grad_m * t.v[j].w;
+        grad_q[k].y -= grad_n * t.v[j].w;
+      }
+    }
+    const scalar_t s = g[0] * b[0] + g[1] * b[1];
+    for (int i = 0; i < 3; ++i) grad_a[i] += (g[i] - s) * inverse;
+    if (grad_depth != nullptr) {
+      const scalar_t inverse_w =
+          reciprocal_or_zero(f.a[0] * t.v[0].w + f.a[1] * t.v[1].w + f.a[2] * t.v[2].w);
+      const scalar_t depth = (f.a[0] * t.v[0].z + f.a[1] * t.v[1].z + f.a[2] * t.v[2].z) * inverse_w;
+      const scalar_t scaled = grad_depth[pixel] * inverse_w;
+      for (int i = 0; i < 3; ++i) {
+        grad_a[i] += scaled * (t.v[i].z - depth * t.v[i].w);
+        grad_z[i] = scaled * f.a[i];
+        grad_w[i] -= depth * scaled * f.a[i];
+      }
+    }
+    for (int i = 0; i < 3; ++i) {
+      const int j = (i + 1) % 3, k = (i + 2) % 3;
+      cross_backward(f.q[j], f.q[k], grad_a[i], &grad_q[j], &grad_q[k]);
+    }
+    for (int i = 0; i < 3; ++i) {
+      sum[4 * i + 0] += grad_q[i].x;
+      sum[4 * i + 1] += grad_q[i].y;
+      sum[4 * i + 2] += grad_z[i];
+      sum[4 * i + 3] += grad_w[i] - (fx * grad_q[i].x + fy * grad_q[i].y);
+    }
+  }
+
+  DR_HD void flush(const Triangle& t, const scalar_t sum[kValues], const Sink<scalar_t>& sink) const {
+    for (int i = 0; i < 3; ++i) {
+      for (int c = 0; c < 4; ++c) accumulate(sink, t.base[i] + c, sum[4 * i + c]);
+    }
+  }
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    scatter_runs(*this, begin, end, sink);
+  }
+};
+
+}  // namespace diffrender

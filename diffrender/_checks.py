@@ -1,0 +1,110 @@
+"""Argument checks with one message format: `function: argument must be EXPECTED, got ACTUAL. HINT`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+
+_FLOATING = (torch.float32, torch.float64)
+_HALF = (torch.float16, torch.bfloat16)
+
+_device_checks = os.environ.get("DIFFRENDER_CHECKS", "") not in ("", "0")
+
+
+def set_checks(enabled: bool) -> None:
+    """Check index ranges on CUDA too, at the price of one device synchronisation per check.
+
+    On the CPU they are checked always. The environment variable DIFFRENDER_CHECKS=1 sets the initial state.
+    """
+    global _device_checks
+    _device_checks = bool(enabled)
+
+
+def fail(error: type[Exception], function: str, argument: str, expected: str, actual: str, hint: str = "") -> NoReturn:
+    """Raise `error` in the project's message format."""
+    raise error(f"{function}: {argument} must {expected}, got {actual}." + (f" {hint}" if hint else ""))
+
+
+def shape_text(tensor: torch.Tensor) -> str:
+    """Shape as people write it: `(3, 128)`."""
+    return "(" + ", ".join(str(int(size)) for size in tensor.shape) + ("," if tensor.dim() == 1 else "") + ")"
+
+
+def check_tensor(function: str, argument: str, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        fail(TypeError, function, argument, "be a tensor", type(value).__name__)
+
+
+def check_floating(function: str, argument: str, value: object) -> torch.Tensor:
+    """`value` as a float32 or float64 tensor. Half precision is refused, except under autocast, where it is widened."""
+    check_tensor(function, argument, value)
+    assert isinstance(value, torch.Tensor)
+    if value.dtype in _HALF and torch.is_autocast_enabled(value.device.type):
+        return value.float()
+    if value.dtype not in _FLOATING:
+        hint = "Convert it with .float()." if value.dtype in _HALF else ""
+        fail(TypeError, function, argument, "be float32 or float64", str(value.dtype), hint)
+    return value
+
+
+def check_same_type(function: str, argument: str, value: torch.Tensor, other: str, like: torch.Tensor) -> None:
+    """Both tensors on one device, and of one type if both are floating."""
+    if value.device != like.device:
+        raise ValueError(f"{function}: {argument} is on {value.device} but {other} is on {like.device}. Move one of them.")
+    if value.is_floating_point() and like.is_floating_point() and value.dtype != like.dtype:
+        raise TypeError(f"{function}: {argument} is {value.dtype} but {other} is {like.dtype}. Convert one of them.")
+
+
+def check_triangles(function: str, value: object, like: torch.Tensor, argument: str = "triangles") -> torch.Tensor:
+    """`value` (T, 3) as int32 on the device of `like`."""
+    check_tensor(function, argument, value)
+    assert isinstance(value, torch.Tensor)
+    if value.dtype not in (torch.int32, torch.int64):
+        fail(TypeError, function, argument, "be int32 or int64", str(value.dtype))
+    if value.dim() != 2 or value.shape[1] != 3:
+        hint = "Transpose it?" if value.dim() == 2 and value.shape[0] == 3 else ""
+        fail(ValueError, function, argument, "have shape (T, 3)", shape_text(value), hint)
+    check_same_type(function, argument, value, "the other input", like)
+    return value
+
+
+def check_vertex_range(function: str, triangles: torch.Tensor, count: int, owner: str) -> None:
+    """Every index in [0, count): always on the CPU, on CUDA if set_checks asked for it."""
+    if triangles.numel() == 0 or not _can_read(triangles):
+        return
+    low, high = (int(bound) for bound in torch.aminmax(triangles.detach()))
+    if low < 0 or high >= count:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{function}: triangles refers to vertex {wrong} but {owner} has {count} vertices.")
+
+
+def check_choice(function: str, argument: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        fail(ValueError, function, argument, "be one of " + ", ".join(repr(c) for c in choices), repr(value))
+
+
+def check_resolution(function: str, value: object) -> tuple[int, int]:
+    """(height, width), both at least 1."""
+    if not isinstance(value, (tuple, list, torch.Size)) or len(value) != 2:
+        fail(ValueError, function, "resolution", "be (height, width)", repr(value))
+    height, width = value
+    for name, size in (("height", height), ("width", width)):
+        if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
+            fail(TypeError, function, name, "be an int", type(size).__name__)
+        if size < 1:
+            fail(ValueError, function, name, "be at least 1", str(size))
+        if size > 1 << 21:
+            fail(ValueError, function, name, f"be at most {1 << 21}", str(size))
+    return height, width
+
+
+def _can_read(tensor: torch.Tensor) -> bool:
+    """Whether values can be looked at here and now: not while tracing, not inside vmap, not by a silent device sync."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta:
+        return False
+    return tensor.device.type == "cpu" or _device_checks

@@ -1,0 +1,204 @@
+"""Rasterization: which triangle each pixel shows, where on it, and how deep.
+
+A custom Function because the forward leaves the framework (compiled kernels) and because its derivative is that of
+barycentrics and depth at a fixed triangle: visibility is piecewise constant, and its gradient comes from `antialias`.
+
+Coverage is decided in integers on vertices rounded to 1/256 pixel with a top-left rule, so that triangles that share an
+edge leave no gap and no overlap. Barycentrics and depth come from the unrounded homogeneous positions without dividing
+by the w of a vertex (Olano and Greer 1997), so they hold for triangles that reach behind the camera. Not handled: lines
+and points, multisampling.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import _checks
+from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+
+_CULL = {None: 0, "back": 1, "front": 2}
+_DRIVER_NATIVE, _DRIVER_GPU = 0, 1
+
+
+class Fragments(NamedTuple):
+    """What `rasterize` knows of each pixel; row 0 is the top."""
+
+    triangle_id: torch.Tensor
+    """(B, H, W) int32: row of `triangles`, -1 = background."""
+    barycentrics: torch.Tensor
+    """(B, H, W, 2): perspective-correct weights of corners 0 and 1; 0 on background."""
+    depth: torch.Tensor
+    """(B, H, W): z/w in NDC; 1 on background."""
+    derivatives: torch.Tensor | None
+    """(B, H, W, 4): d(b0)/dx, d(b0)/dy, d(b1)/dx, d(b1)/dy per pixel step, x right and y down; 0 on background."""
+
+
+def rasterize(
+    clip_positions: torch.Tensor,
+    triangles: torch.Tensor,
+    resolution: tuple[int, int],
+    *,
+    ranges: torch.Tensor | None = None,
+    cull: str | None = None,
+    beneath: Fragments | None = None,
+    derivatives: bool = False,
+) -> Fragments:
+    """Find the nearest triangle at every pixel centre.
+
+    Args:
+        clip_positions: (B, V, 4) or (V, 4) homogeneous clip-space vertices, y up; without batch axis shared by all items.
+        triangles: (T, 3) int32 or int64 vertex indices. Both windings are drawn.
+        resolution: (height, width) in pixels.
+        ranges: (B, 2) integers (first triangle, count): item b draws these rows only. Packs different meshes in one
+            batch; vertex indices still address the common vertex array, and triangle_id the packed `triangles`.
+        cull: "back" drops triangles that run clockwise on screen, "front" the others.
+        beneath: fragments of an earlier call with the same mesh: draw the nearest surface strictly behind them
+            (depth peeling). At equal depth the order is that of the triangle index, so coincident layers all appear.
+        derivatives: also return the screen-space derivatives of the barycentrics.
+
+    Returns:
+        Fragments. Near and far planes cut (|z| <= w). At equal depth the lowest triangle index is shown. Triangles
+        without area, or with NaN or infinite corners, draw nothing.
+
+    Gradients: barycentrics, depth and derivatives give clip_positions their exact derivative (x, y, z and w) at fixed
+        visibility; triangle_id has none. Moving silhouettes: see `antialias`.
+    Memory: saves clip_positions, triangles and triangle_id.
+
+    Raises:
+        TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
+
+    Example:
+        >>> corners = torch.tensor([[-0.8, -0.8, 0.0, 1.0], [0.8, -0.8, 0.0, 1.0], [-0.8, 0.8, 0.0, 1.0]])
+        >>> fragments = dr.rasterize(corners, torch.tensor([[0, 1, 2]]), (256, 256))
+        >>> int((fragments.triangle_id >= 0).sum())
+        20706
+    """
+    return _rasterize_with_driver(clip_positions, triangles, resolution, ranges, cull, beneath, derivatives, _DRIVER_NATIVE)
+
+
+def _rasterize_with_driver(
+    clip_positions: torch.Tensor,
+    triangles: torch.Tensor,
+    resolution: tuple[int, int],
+    ranges: torch.Tensor | None = None,
+    cull: str | None = None,
+    beneath: Fragments | None = None,
+    derivatives: bool = False,
+    driver: int = _DRIVER_GPU,
+) -> Fragments:
+    """`rasterize` with a choice of algorithm: tests run the GPU's on the CPU."""
+    height, width = _checks.check_resolution("rasterize", resolution)
+    positions = _checks.check_floating("rasterize", "clip_positions", clip_positions)
+    if positions.dim() not in (2, 3) or positions.shape[-1] != 4:
+        expected = "have shape (B, V, 4) or (V, 4)"
+        _checks.fail(ValueError, "rasterize", "clip_positions", expected, _checks.shape_text(positions))
+    if positions.dim() == 2:
+        positions = positions.unsqueeze(0)
+    indices = _checks.check_triangles("rasterize", triangles, positions)
+    _checks.check_vertex_range("rasterize", indices, positions.shape[1], "clip_positions")
+    _checks.check_choice("rasterize", "cull", cull, tuple(_CULL))
+    batch = positions.shape[0]
+    if ranges is not None:
+        ranges = _check_ranges(ranges, positions)
+        batch = ranges.shape[0]
+    beneath_id = None
+    if beneath is not None:
+        beneath_id = beneath.triangle_id
+        if tuple(beneath_id.shape) != (batch, height, width):
+            expected = f"have fragments of shape ({batch}, {height}, {width})"
+            _checks.fail(ValueError, "rasterize", "beneath", expected, _checks.shape_text(beneath_id))
+        _checks.check_same_type("rasterize", "beneath", beneath_id, "clip_positions", positions)
+    triangle_id, barycentrics, depth, gradients = _Rasterize.apply(
+        positions, indices.to(torch.int32), ranges, beneath_id, height, width, _CULL[cull], bool(derivatives), driver
+    )
+    return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
+
+
+def _check_ranges(ranges: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    _checks.check_tensor("rasterize", "ranges", ranges)
+    if ranges.dtype not in (torch.int32, torch.int64):
+        _checks.fail(TypeError, "rasterize", "ranges", "be int32 or int64", str(ranges.dtype))
+    if ranges.dim() != 2 or ranges.shape[1] != 2:
+        _checks.fail(ValueError, "rasterize", "ranges", "have shape (B, 2)", _checks.shape_text(ranges))
+    if positions.shape[0] not in (1, ranges.shape[0]):
+        expected = f"have one row per item of clip_positions ({positions.shape[0]})"
+        _checks.fail(ValueError, "rasterize", "ranges", expected, str(ranges.shape[0]))
+    return ranges.to(device=positions.device, dtype=torch.int32)
+
+
+class _Rasterize(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(positions, triangles, ranges, beneath, height, width, cull, derivatives, driver):
+        return torch.ops.diffrender.rasterize(
+            positions, triangles, ranges, beneath, height, width, cull, derivatives, driver
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        positions, triangles = inputs[:2]
+        ctx.save_for_backward(positions, triangles, output[0])
+        ctx.mark_non_differentiable(output[0])
+        ctx.set_materialize_grads(False)
+        ctx.has_derivatives = inputs[7]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
+        _, grad_barycentrics, grad_depth, grad_derivatives = grads
+        if not ctx.has_derivatives:
+            grad_derivatives = None
+        nothing = (None,) * 8
+        if not ctx.needs_input_grad[0] or (grad_barycentrics is grad_depth is grad_derivatives is None):
+            return (None, *nothing)
+        positions, triangles, triangle_id = ctx.saved_tensors
+        grad = _RasterizeBackward.apply(
+            positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives
+        )
+        return (grad, *nothing)
+
+
+class _RasterizeBackward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives):
+        return torch.ops.diffrender.rasterize_backward(
+            positions,
+            triangles,
+            triangle_id,
+            grad_barycentrics,
+            grad_depth,
+            grad_derivatives,
+            scatter_algorithm(positions),
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
+        no_second_derivative("rasterize")
+
+
+@register_fake("rasterize")
+def _(positions, triangles, ranges, beneath, height, width, cull, derivatives, driver):
+    batch = positions.shape[0] if ranges is None else ranges.shape[0]
+    return (
+        positions.new_empty((batch, height, width), dtype=torch.int32),
+        positions.new_empty((batch, height, width, 2)),
+        positions.new_empty((batch, height, width)),
+        positions.new_empty((batch if derivatives else 0, height, width, 4)),
+    )
+
+
+@register_fake("rasterize_backward")
+def _(positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, scatter):
+    return positions.new_empty(positions.shape)
+
+
+register_vmap("rasterize")
+register_vmap("rasterize_backward")
