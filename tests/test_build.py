@@ -107,6 +107,17 @@ def test_unknown_cpu_level_stops_the_import_with_one_clear_line():
     assert "ImportError: diffrender: DIFFRENDER_CPU_LEVEL must be one of" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm on this machine")
+def test_library_needs_only_the_stable_c_interface_of_torch():
+    for level in _library.built_levels():
+        command = ["nm", "-D", "--undefined-only", str(_library.library_path(level))]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        symbols = [line.split()[-1] for line in lines]
+        assert [name for name in symbols if name.startswith(("aoti_torch_", "torch_"))]
+        # Mangled names of these namespaces would tie the library to one torch release.
+        assert [name for name in symbols if name.startswith(("_ZN2at", "_ZN3c10", "_ZN5torch", "_ZNK3c10"))] == []
+
+
 # ---- options of the build
 
 
