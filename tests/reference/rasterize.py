@@ -9,7 +9,8 @@ truth for the hand-written backward.
 Points that the definition leaves open, as decided here:
   * Sutherland-Hodgman visits the edges (a, b) of the polygon in order; it emits a if a is inside (distance >= 0), then
     the cut point if exactly one of a, b is inside. The fan is taken from the first emitted vertex.
-  * A fan triangle with a corner whose projection is not finite (w = 0 after clipping, overflow) draws nothing.
+  * A triangle of which the clipping leaves a corner that cannot be projected (w = 0, or overflow on the way) draws
+    nothing.
   * `cull` looks at the snapped orientation of each fan triangle on its own.
 Not handled: speed.
 """
@@ -72,14 +73,18 @@ def clip_polygon(corners, guard):
     return polygon
 
 
+def can_be_projected(corner, guard):
+    """Rounding may leave a cut point a hair outside of the guard band, hence the factor two."""
+    x, y, _, w = corner
+    return np.isfinite(corner).all() and w > 0 and abs(x) <= 2 * guard * w and abs(y) <= 2 * guard * w
+
+
 def snap(corner, height, width, scalar):
-    """Position in 1/256 pixels (X right, Y down) as Python integers, or None where it is not finite."""
+    """Position in 1/256 pixels (X right, Y down) as Python integers."""
     x, y, _, w = corner
     half_width, half_height = scalar(width) / scalar(2), scalar(height) / scalar(2)
     snapped_x = np.rint((x / w * half_width + half_width) * scalar(SUBPIXELS))
     snapped_y = np.rint((half_height - y / w * half_height) * scalar(SUBPIXELS))
-    if not (np.isfinite(snapped_x) and np.isfinite(snapped_y)):
-        return None
     return int(snapped_x), int(snapped_y)
 
 
@@ -93,9 +98,10 @@ def snapped_triangles(corners, height, width, scalar):
     with np.errstate(all="ignore"):  # overflow and 0/0 are told by their result
         if not all(is_inside(corner, guard) for corner in polygon):
             polygon = clip_polygon(polygon, guard)
+        if not all(can_be_projected(corner, guard) for corner in polygon):
+            return []
         points = [snap(corner, height, width, scalar) for corner in polygon]
-    fans = [(points[0], points[k], points[k + 1]) for k in range(1, len(points) - 1)]
-    return [fan for fan in fans if None not in fan]
+    return [(points[0], points[k], points[k + 1]) for k in range(1, len(points) - 1)]
 
 
 def covered_pixels(points, height, width):
