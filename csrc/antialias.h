@@ -1,0 +1,334 @@
+// Antialiasing over pixel pairs: where a silhouette edge passes between the centres of two neighbouring pixels, the one
+// that it covers in part takes some of the other's colour. The blend moves with the edge, which is what gives vertices
+// a gradient through visibility.
+//
+// Owner of a pair = the triangle whose edge it is: the covered one, or the nearer of two. In homogeneous pixel space
+// relative to the owner's centre, p_i = ((x_i - fx w_i) W/2, -(y_i - fy w_i) H/2, w_i), the edge opposite corner k is
+// the line l_k = p_i x p_j with l_k . (X, Y, 1) = e_k(X, Y), valid for vertices behind the camera too. The centres are
+// u = +-1 apart along axis a; the edge is crossed at the fraction t = e(0) / (e(0) - e(u)) = -u l_c / l_a, and with
+// n_a^2 = l_a^2 / (l_x^2 + l_y^2), the share of this axis in the edge's normal,
+//   alpha = n_a^2 (1/2 - t):  > 0: the owner's pixel takes alpha of the other;  < 0: the other takes -alpha of the owner.
+// Weighting by n_a^2 counts each edge once over horizontal and vertical pairs and keeps alpha smooth in the slope.
+// A pixel's up to four weights are divided by max(1, their sum): its colour stays a mean of input colours.
+#pragma once
+
+#include "core/scatter.h"
+#include "rasterize_geometry.h"
+
+namespace diffrender {
+
+// One bit per edge of every triangle: the outline of the mesh passes there, because the edge is a border or both its
+// triangles lie on the same side of the plane through it and the eye.
+template <class scalar_t>
+struct SilhouetteEdges {
+  RasterMesh<scalar_t> mesh;
+  const int32_t* topology;  // [T, 3] vertex across each edge, -1 = border
+  uint8_t* silhouette;      // [B or 1, T]
+
+  DR_HD static scalar_t side(Vec3<scalar_t> a, Vec3<scalar_t> ab, Vec3<scalar_t> p) {
+    // det(a, b, p) with differences taken first: small triangles keep their digits.
+    return dot(a, cross(ab, p - a));
+  }
+
+  DR_HD Vec3<scalar_t> homogeneous(int64_t item, int32_t index) const {
+    const Vec4<scalar_t> v = mesh.vertex(item, index);
+    return {v.x, v.y, v.w};
+  }
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t item = i / mesh.triangle_count;
+      const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
+      int32_t index[3];
+      uint8_t bits = 0;
+      if (mesh.indices(triangle, index)) {
+        const Vec3<scalar_t> p[3] = {homogeneous(item, index[0]), homogeneous(item, index[1]),
+                                     homogeneous(item, index[2])};
+        for (int k = 0; k < 3; ++k) {
+          const int32_t across = topology[static_cast<int64_t>(triangle) * 3 + k];
+          bool outline = across < 0 || across >= mesh.vertex_count;
+          if (!outline) {
+            const Vec3<scalar_t> a = p[(k + 1) % 3], ab = p[(k + 2) % 3] - a;
+            const scalar_t own = side(a, ab, p[k]), other = side(a, ab, homogeneous(item, across));
+            outline = (own > 0 && other > 0) || (own < 0 && other < 0);
+          }
+          bits |= static_cast<uint8_t>(outline ? 1 << k : 0);
+        }
+      }
+      silhouette[i] = bits;
+    }
+  }
+};
+
+template <class scalar_t>
+struct AntialiasInput {
+  RasterMesh<scalar_t> mesh;
+  Viewport<scalar_t> viewport;
+  const int32_t* triangle_id;  // [B, H, W]
+  const uint8_t* silhouette;   // [B or 1, T]
+  int64_t silhouette_stride;   // T, or 0 where the batch shares positions
+
+  // One pair as its receiving pixel sees it.
+  struct Pair {
+    scalar_t weight;         // share of the other pixel's colour, before the limit on their sum
+    int32_t triangle;        // owner
+    int corner;              // the edge lies opposite to this corner
+    Vec3<scalar_t> line;     // l
+    Vec3<scalar_t> ends[2];  // p of the edge's two corners
+    scalar_t fx, fy;         // NDC of the owner's pixel centre
+    scalar_t sign;           // weight = sign * alpha
+    scalar_t step;           // u
+    scalar_t t;
+    int axis;                // a
+    bool fixed;              // t sits at a limit and does not move
+  };
+
+  DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
+
+  DR_HD bool may_be_outline(int64_t item, int32_t triangle) const {
+    return triangle >= 0 && triangle < mesh.triangle_count && silhouette[item * silhouette_stride + triangle] != 0;
+  }
+
+  // Whether the pixel at (column, row) takes part of its neighbour's colour. `here` and `there` are the two ids.
+  DR_HD bool pair(int64_t item, int32_t column, int32_t row, int32_t here, int32_t there, int axis, int direction,
+                  Pair* out) const {
+    if (here == there || (!may_be_outline(item, here) && !may_be_outline(item, there))) return false;
+    const int32_t other_column = column + (axis == 0 ? direction : 0), other_row = row + (axis == 1 ? direction : 0);
+    bool mine = there < 0;  // the owner's pixel is this one
+    if (here >= 0 && there >= 0) {
+      scalar_t key_here, key_there;
+      if (!visibility_key(mesh, viewport, item, here, column, row, &key_here) ||
+          !visibility_key(mesh, viewport, item, there, other_column, other_row, &key_there)) {
+        return false;
+      }
+      mine = key_here < key_there || (key_here == key_there && here < there);
+    }
+    out->triangle = mine ? here : there;
+    if (!may_be_outline(item, out->triangle)) return false;
+    out->fx = viewport.center_x(mine ? column : other_column);
+    out->fy = viewport.center_y(mine ? row : other_row);
+    out->step = static_cast<scalar_t>(mine ? direction : -direction);
+    out->axis = axis;
+    int32_t index[3];
+    if (!mesh.indices(out->triangle, index)) return false;
+    Vec3<scalar_t> p[3];
+    for (int i = 0; i < 3; ++i) {
+      const Vec4<scalar_t> v = mesh.vertex(item, index[i]);
+      p[i] = {(v.x - out->fx * v.w) * viewport.half_width, -(v.y - out->fy * v.w) * viewport.half_height, v.w};
+    }
+    const scalar_t orientation = dot(p[0], cross(p[1], p[2]));
+    if (!(orientation > 0) && !(orientation < 0)) return false;
+    // The first edge that the way to the other centre leaves the owner through.
+    scalar_t nearest = 2;
+    for (int k = 0; k < 3; ++k) {
+      const Vec3<scalar_t> line = cross(p[(k + 1) % 3], p[(k + 2) % 3]);
+      const scalar_t at_owner = orientation > 0 ? line.z : -line.z;
+      const scalar_t slope = out->step * (axis == 0 ? line.x : line.y);
+      const scalar_t at_other = at_owner + (orientation > 0 ? slope : -slope);
+      if (!(at_other < 0)) continue;
+      const bool fixed = !(at_owner > 0);
+      const scalar_t t = fixed ? scalar_t(0) : at_owner / (at_owner - at_other);
+      if (!(t < nearest)) continue;
+      nearest = t;
+      out->corner = k;
+      out->line = line;
+      out->t = t;
+      out->fixed = fixed;
+    }
+    if (nearest > 1) return false;
+    if ((silhouette[item * silhouette_stride + out->triangle] >> out->corner & 1) == 0) return false;
+    out->ends[0] = p[(out->corner + 1) % 3];
+    out->ends[1] = p[(out->corner + 2) % 3];
+    const scalar_t along = axis == 0 ? out->line.x : out->line.y;
+    const scalar_t inverse = reciprocal_or_zero(out->line.x * out->line.x + out->line.y * out->line.y);
+    const scalar_t alpha = along * along * inverse * (scalar_t(0.5) - out->t);
+    out->sign = mine ? scalar_t(1) : scalar_t(-1);
+    out->weight = out->sign * alpha;
+    return out->weight > 0;
+  }
+};
+
+// The pairs of one pixel: offset to each neighbour in the image, and its place relative to the pixel.
+template <class scalar_t>
+struct PixelPairs {
+  static constexpr int kNeighbours = 4;
+  typename AntialiasInput<scalar_t>::Pair pair[kNeighbours];
+  int64_t other[kNeighbours];  // pixel index
+  int count;
+  scalar_t total;  // sum of the weights
+
+  DR_HD scalar_t scale() const { return total > 1 ? 1 / total : scalar_t(1); }
+};
+
+// Reads ids of a pixel's neighbours in the order left, right, up, down; false at the image border.
+struct Neighbourhood {
+  int64_t pixel, item;
+  int32_t column, row, width, height;
+
+  DR_HD Neighbourhood(int64_t index, int32_t w, int32_t h) : pixel(index), width(w), height(h) {
+    const int64_t size = static_cast<int64_t>(w) * h;
+    item = index / size;
+    const int64_t within = index - item * size;
+    row = static_cast<int32_t>(within / w);
+    column = static_cast<int32_t>(within - static_cast<int64_t>(row) * w);
+  }
+
+  DR_HD bool neighbour(int side, int* axis, int* direction, int64_t* other) const {
+    *axis = side / 2;
+    *direction = (side % 2) * 2 - 1;
+    const int32_t place = (*axis == 0 ? column : row) + *direction;
+    *other = pixel + *direction * (*axis == 0 ? int64_t(1) : int64_t(width));
+    return place >= 0 && place < (*axis == 0 ? width : height);
+  }
+};
+
+template <class scalar_t>
+DR_HD void gather_pairs(const AntialiasInput<scalar_t>& in, int64_t pixel, PixelPairs<scalar_t>* out) {
+  const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
+  const int32_t here = in.triangle_id[pixel];
+  out->count = 0;
+  out->total = 0;
+  for (int side = 0; side < PixelPairs<scalar_t>::kNeighbours; ++side) {
+    int axis, direction;
+    int64_t other;
+    if (!place.neighbour(side, &axis, &direction, &other)) continue;
+    const int32_t there = in.triangle_id[other];
+    auto* const pair = &out->pair[out->count];
+    if (!in.pair(place.item, place.column, place.row, here, there, axis, direction, pair)) continue;
+    out->other[out->count++] = other;
+    out->total += pair->weight;
+  }
+}
+
+template <class scalar_t>
+struct AntialiasForward {
+  AntialiasInput<scalar_t> in;
+  const scalar_t* image;  // [B, H, W, C]
+  scalar_t* result;       // [B, H, W, C]
+  int32_t channels;
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin * channels; i < end * channels; ++i) result[i] = image[i];
+    for (int64_t pixel = begin; pixel < end; ++pixel) {
+      PixelPairs<scalar_t> pairs;
+      gather_pairs(in, pixel, &pairs);
+      if (pairs.count == 0) continue;
+      const scalar_t scale = pairs.scale();
+      for (int32_t c = 0; c < channels; ++c) {
+        const scalar_t own = image[pixel * channels + c];
+        scalar_t sum = 0;
+        for (int m = 0; m < pairs.count; ++m) {
+          sum += pairs.pair[m].weight * (image[pairs.other[m] * channels + c] - own);
+        }
+        result[pixel * channels + c] = own + scale * sum;
+      }
+    }
+  }
+};
+
+// Every weight that touches a pixel's colour: what it keeps of itself, and what neighbours take of it.
+//   grad_C_p = (1 - sum_m w_pm) G_p + sum over neighbours q that take from p of w_qp G_q
+template <class scalar_t>
+struct AntialiasBackwardImage {
+  AntialiasInput<scalar_t> in;
+  const scalar_t* grad_result;  // [B, H, W, C]
+  scalar_t* grad_image;         // [B, H, W, C]
+  int32_t channels;
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin * channels; i < end * channels; ++i) grad_image[i] = grad_result[i];
+    for (int64_t pixel = begin; pixel < end; ++pixel) add_pixel(pixel);
+  }
+
+  DR_HD void add_pixel(int64_t pixel) const {
+    PixelPairs<scalar_t> pairs;
+    gather_pairs(in, pixel, &pairs);
+    if (pairs.count > 0) {
+      const scalar_t taken = pairs.total * pairs.scale();
+      for (int32_t c = 0; c < channels; ++c) grad_image[pixel * channels + c] *= 1 - taken;
+    }
+    const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
+    const int32_t here = in.triangle_id[pixel];
+    for (int side = 0; side < PixelPairs<scalar_t>::kNeighbours; ++side) {
+      int axis, direction;
+      int64_t other;
+      if (!place.neighbour(side, &axis, &direction, &other)) continue;
+      const int32_t there = in.triangle_id[other];
+      typename AntialiasInput<scalar_t>::Pair given;
+      const int32_t column = place.column + (axis == 0 ? direction : 0), row = place.row + (axis == 1 ? direction : 0);
+      if (!in.pair(place.item, column, row, there, here, axis, -direction, &given)) continue;
+      gather_pairs(in, other, &pairs);  // for the sum of the neighbour's weights
+      const scalar_t weight = given.weight * pairs.scale();
+      for (int32_t c = 0; c < channels; ++c) {
+        grad_image[pixel * channels + c] += weight * grad_result[other * channels + c];
+      }
+    }
+  }
+};
+
+// Gradient to the clip positions. For a receiving pixel p with weights a_m, N = max(1, sum a_m) and
+// J_m = <G_p, C_m - C_p>:   grad_a_m = J_m where N = 1, else (J_m - sum_k a_k J_k / N) / N.
+// With D = l_x^2 + l_y^2 and other axis b, alpha = n_a^2 (1/2 - t) = (l_a^2 / 2 + u l_c l_a) / D:
+//   grad_l_a = (l_a + u l_c - 2 alpha l_a) / D,   grad_l_b = -2 alpha l_b / D,   grad_l_c = u l_a / D
+// and where t is fixed at 0, alpha = l_a^2 / (2 D):   grad_l_a = (l_a - 2 alpha l_a) / D,   grad_l_b as above.
+// Then l = p_i x p_j and p = ((x - fx w) W/2, -(y - fy w) H/2, w).
+template <class scalar_t>
+struct AntialiasBackwardPositions {
+  AntialiasInput<scalar_t> in;
+  const scalar_t* image;        // [B, H, W, C]
+  const scalar_t* grad_result;  // [B, H, W, C]
+  int32_t channels;
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    for (int64_t pixel = begin; pixel < end; ++pixel) add_pixel(pixel, sink);
+  }
+
+  DR_HD void add_pixel(int64_t pixel, const Sink<scalar_t>& sink) const {
+    PixelPairs<scalar_t> pairs;
+    gather_pairs(in, pixel, &pairs);
+    if (pairs.count == 0) return;
+    const int64_t item = pixel / in.pixels_per_item();
+    const scalar_t scale = pairs.scale();
+    scalar_t jump[PixelPairs<scalar_t>::kNeighbours], mean = 0;
+    for (int m = 0; m < pairs.count; ++m) {
+      scalar_t sum = 0;
+      for (int32_t c = 0; c < channels; ++c) {
+        sum += grad_result[pixel * channels + c] *
+               (image[pairs.other[m] * channels + c] - image[pixel * channels + c]);
+      }
+      jump[m] = sum;
+      mean += pairs.pair[m].weight * scale * sum;
+    }
+    for (int m = 0; m < pairs.count; ++m) {
+      const scalar_t grad_weight = pairs.total > 1 ? (jump[m] - mean) * scale : jump[m];
+      if (grad_weight != 0) add_edge(item, pairs.pair[m], grad_weight, sink);
+    }
+  }
+
+  DR_HD void add_edge(int64_t item, const typename AntialiasInput<scalar_t>::Pair& pair, scalar_t grad_weight,
+                      const Sink<scalar_t>& sink) const {
+    const scalar_t along = pair.axis == 0 ? pair.line.x : pair.line.y;
+    const scalar_t across = pair.axis == 0 ? pair.line.y : pair.line.x;
+    const scalar_t grad_alpha = grad_weight * pair.sign * reciprocal_or_zero(along * along + across * across);
+    const scalar_t alpha = pair.weight * pair.sign;
+    const scalar_t moving = pair.fixed ? scalar_t(0) : pair.step;
+    const scalar_t grad_along = grad_alpha * (along + moving * pair.line.z - 2 * alpha * along);
+    const scalar_t grad_across = -2 * grad_alpha * alpha * across;
+    const Vec3<scalar_t> grad_line{pair.axis == 0 ? grad_along : grad_across,
+                                   pair.axis == 0 ? grad_across : grad_along, grad_alpha * moving * along};
+    Vec3<scalar_t> grad_p[2] = {{0, 0, 0}, {0, 0, 0}};
+    cross_backward(pair.ends[0], pair.ends[1], grad_line, &grad_p[0], &grad_p[1]);
+    int32_t index[3];
+    in.mesh.indices(pair.triangle, index);
+    for (int end = 0; end < 2; ++end) {
+      const int64_t base = item * in.mesh.item_stride + static_cast<int64_t>(index[(pair.corner + 1 + end) % 3]) * 4;
+      const scalar_t grad_x = in.viewport.half_width * grad_p[end].x;
+      const scalar_t grad_y = -in.viewport.half_height * grad_p[end].y;
+      accumulate(sink, base + 0, grad_x);
+      accumulate(sink, base + 1, grad_y);
+      accumulate(sink, base + 3, grad_p[end].z - pair.fx * grad_x - pair.fy * grad_y);
+    }
+  }
+};
+
+}  // namespace diffrender

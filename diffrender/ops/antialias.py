@@ -1,0 +1,165 @@
+"""Antialiasing of visibility edges: the gradient of an image through silhouettes.
+
+A custom Function because the true derivative is missing from the other stages (which triangle a pixel shows is piecewise
+constant) and because the forward leaves the framework. Method "pairs" blends neighbouring pixels across the silhouette
+edge that passes between their centres (the idea of Laine et al. 2020, section 3.6, with other weights: each edge is
+counted once over both axes, and a pixel stays a mean of input colours). It sees an edge only where the triangle that
+owns it also owns a pixel centre beside it; thin and grazing triangles lose part of their gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _checks
+from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .rasterize import Fragments
+from .topology import edge_topology
+
+_METHODS = ("segments", "pairs")
+
+
+def antialias(
+    image: torch.Tensor,
+    fragments: Fragments,
+    clip_positions: torch.Tensor,
+    triangles: torch.Tensor,
+    *,
+    method: str = "segments",
+    topology: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Blend pixels across visibility edges, so that moving an edge changes the image.
+
+    Args:
+        image: (B, H, W, C) of any channel count. Background pixels have to hold the background that is meant: blend
+            colours over it first.
+        fragments: result of `rasterize` for the same clip_positions and triangles.
+        clip_positions: (B, V, 4) or (V, 4), as given to `rasterize`.
+        triangles: (T, 3), as given to `rasterize`.
+        method: "pairs". "segments" (the default of the finished library) is not part of this version and raises.
+        topology: result of `edge_topology`, made once per mesh. None builds it in every call, from vertices that
+            coincide in clip_positions.
+
+    Returns:
+        (B, H, W, C). Each pixel is a weighted mean of its own and its four neighbours' input colours.
+
+    Gradients: exact to image and to x, y, w of clip_positions (none to z), at fixed triangle_id. As a derivative of the
+        ideal box-filtered image it is approximate: see docs/gradients.md.
+    Memory: saves image, clip_positions, triangles, triangle_id, and one byte per triangle.
+
+    Raises:
+        TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
+        NotImplementedError: method "segments".
+
+    Example:
+        >>> corners = torch.tensor([[-0.8, -0.8, 0.0, 1.0], [0.8, -0.8, 0.0, 1.0], [-0.8, 0.8, 0.0, 1.0]])
+        >>> corners.requires_grad_()
+        >>> triangles = torch.tensor([[0, 1, 2]])
+        >>> fragments = dr.rasterize(corners, triangles, (64, 64))
+        >>> mask = (fragments.triangle_id >= 0).float().unsqueeze(-1)
+        >>> dr.antialias(mask, fragments, corners, triangles, method="pairs").sum().backward()
+        >>> bool(corners.grad[1, 0] > 0)  # moving the right corner to the right grows the triangle
+        True
+    """
+    _checks.check_choice("antialias", "method", method, _METHODS)
+    if method == "segments":
+        raise NotImplementedError('antialias: method "segments" is not part of this version. Use method="pairs".')
+    colors = _checks.check_floating("antialias", "image", image)
+    positions = _checks.check_floating("antialias", "clip_positions", clip_positions)
+    if not isinstance(fragments, Fragments):
+        _checks.fail(TypeError, "antialias", "fragments", "be the result of rasterize", type(fragments).__name__)
+    triangle_id = fragments.triangle_id
+    if colors.dim() != 4 or tuple(colors.shape[:3]) != tuple(triangle_id.shape):
+        expected = f"have shape {_checks.shape_text(triangle_id)[:-1]}, C)"
+        _checks.fail(ValueError, "antialias", "image", expected, _checks.shape_text(colors))
+    if positions.dim() not in (2, 3) or positions.shape[-1] != 4:
+        expected = "have shape (B, V, 4) or (V, 4)"
+        _checks.fail(ValueError, "antialias", "clip_positions", expected, _checks.shape_text(positions))
+    if positions.dim() == 2:
+        positions = positions.unsqueeze(0)
+    if positions.shape[0] not in (1, triangle_id.shape[0]):
+        expected = f"have the batch size of fragments ({triangle_id.shape[0]}) or 1"
+        _checks.fail(ValueError, "antialias", "clip_positions", expected, str(positions.shape[0]))
+    _checks.check_same_type("antialias", "image", colors, "clip_positions", positions)
+    _checks.check_same_type("antialias", "fragments", triangle_id, "clip_positions", positions)
+    indices = _checks.check_triangles("antialias", triangles, positions)
+    _checks.check_vertex_range("antialias", indices, positions.shape[1], "clip_positions")
+    indices = indices.to(torch.int32)
+    if topology is None:
+        topology = edge_topology(indices, positions)
+    elif tuple(topology.shape) != tuple(indices.shape):
+        expected = f"have the shape of triangles {_checks.shape_text(indices)}"
+        _checks.fail(ValueError, "antialias", "topology", expected, _checks.shape_text(topology))
+    _checks.check_same_type("antialias", "topology", topology, "clip_positions", positions)
+    return _AntialiasPairs.apply(colors, triangle_id, positions, indices, topology.to(torch.int32))[0]
+
+
+class _AntialiasPairs(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(image, triangle_id, positions, triangles, topology):
+        return torch.ops.diffrender.antialias_pairs(image, triangle_id, positions, triangles, topology)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        image, triangle_id, positions, triangles, _ = inputs
+        ctx.save_for_backward(image, triangle_id, positions, triangles, output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
+        need_image, need_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
+        if not (need_image or need_positions):
+            return None, None, None, None, None
+        grad_image, grad_positions = _AntialiasPairsBackward.apply(
+            *ctx.saved_tensors, grads[0], need_image, need_positions
+        )
+        return grad_image if need_image else None, None, grad_positions if need_positions else None, None, None
+
+
+class _AntialiasPairsBackward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(image, triangle_id, positions, triangles, silhouette, grad_result, need_image, need_positions):
+        return torch.ops.diffrender.antialias_pairs_backward(
+            image,
+            triangle_id,
+            positions,
+            triangles,
+            silhouette,
+            grad_result,
+            need_image,
+            need_positions,
+            scatter_algorithm(image),
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
+        no_second_derivative("antialias")
+
+
+@register_fake("antialias_pairs")
+def _(image, triangle_id, positions, triangles, topology):
+    silhouette = image.new_empty((positions.shape[0], triangles.shape[0]), dtype=torch.uint8)
+    return image.new_empty(image.shape), silhouette
+
+
+@register_fake("antialias_pairs_backward")
+def _(image, triangle_id, positions, triangles, silhouette, grad_result, need_image, need_positions, scatter):
+    batch, vertices = positions.shape[:2]
+    return (
+        image.new_empty((image.shape[0] if need_image else 0, *image.shape[1:])),
+        positions.new_empty((batch if need_positions else 0, vertices, 4)),
+    )
+
+
+register_vmap("antialias_pairs")
+register_vmap("antialias_pairs_backward")

@@ -1,0 +1,84 @@
+"""Edge topology: for every edge of every triangle, the vertex on its other side.
+
+Plain torch, once per mesh. Edges are matched by vertex position where positions are given, so that vertices which a
+loader split for texture seams do not turn the seam into an outline.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _checks
+
+
+def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+    """Vertex opposite to each edge, for `antialias`.
+
+    Args:
+        triangles: (T, 3) int32 or int64.
+        positions: (V, D) or (B, V, D) of any space: vertices whose positions are equal bit for bit (in every item) count
+            as one. None = vertices are what their index says.
+
+    Returns:
+        (T, 3) int32. Entry [t, k] belongs to the edge between corners k + 1 and k + 2 of triangle t, and names the third
+        vertex of the other triangle at that edge; -1 where there is none: borders, edges of three or more triangles, and
+        all edges of a triangle that uses a vertex twice.
+
+    Raises:
+        TypeError, ValueError: a wrong type or shape, or (on the CPU) an index outside of `positions`.
+
+    Example:
+        >>> dr.edge_topology(torch.tensor([[0, 1, 2], [1, 3, 2]]))
+        tensor([[ 3, -1, -1],
+                [-1,  0, -1]], dtype=torch.int32)
+    """
+    _checks.check_tensor("edge_topology", "triangles", triangles)
+    if positions is not None:
+        _checks.check_tensor("edge_topology", "positions", positions)
+        if positions.dim() not in (2, 3):
+            expected = "have shape (V, D) or (B, V, D)"
+            _checks.fail(ValueError, "edge_topology", "positions", expected, _checks.shape_text(positions))
+    indices = _checks.check_triangles("edge_topology", triangles, triangles if positions is None else positions)
+    if positions is not None:
+        _checks.check_vertex_range("edge_topology", indices, positions.shape[-2], "positions")
+        positions = positions.detach()
+    return torch.ops.diffrender.edge_topology(indices.to(torch.int32), positions)
+
+
+@torch.library.custom_op("diffrender::edge_topology", mutates_args=())
+def _edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+    corners = triangles.long()
+    count = len(corners)
+    welded = corners if positions is None else _weld(positions)[corners]
+    first, second = welded[:, [1, 2, 0]], welded[:, [2, 0, 1]]  # ends of the edge opposite to corner k
+    low, high = torch.minimum(first, second), torch.maximum(first, second)
+    proper = ((first != second).all(dim=1, keepdim=True)).expand(count, 3)
+    key = torch.where(proper, (low << 32) | high, -1).flatten()
+    order = torch.argsort(key)
+    ordered = key[order]
+    # Two equal keys in a row, with other keys on both sides: an edge of exactly two triangles.
+    same = ordered[1:] == ordered[:-1]
+    outside = same.new_zeros(1)
+    before, after = torch.cat([outside, same])[:-1], torch.cat([same, outside])[1:]
+    paired = (same & ~before & ~after & (ordered[1:] >= 0)).nonzero().squeeze(1)
+    a, b = order[paired], order[paired + 1]
+    result = torch.full((3 * count,), -1, dtype=torch.int32, device=triangles.device)
+    flat = triangles.flatten().to(torch.int32)
+    result[a] = flat[b]
+    result[b] = flat[a]
+    return result.view(count, 3)
+
+
+def _weld(positions: torch.Tensor) -> torch.Tensor:
+    """(V,) labels, equal exactly for vertices with equal positions."""
+    columns = positions.movedim(-2, 0).flatten(1) + 0.0  # -0 and +0 are the same place
+    label = torch.zeros(len(columns), dtype=torch.int64, device=positions.device)
+    for column in columns.unbind(1):
+        value = torch.unique(column, return_inverse=True)[1]
+        label = torch.unique((label << 32) | value, return_inverse=True)[1]
+    return label
+
+
+@_edge_topology.register_fake
+def _(triangles, positions):
+    return triangles.new_empty(triangles.shape, dtype=torch.int32)
