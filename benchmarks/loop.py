@@ -1,6 +1,6 @@
 """Repeat one operation for some seconds, so that a profiler has something to look at.
 
-perf record -g --call-graph dwarf -- .venv/bin/python benchmarks/loop.py rasterize 80k 1024
+perf record -g --call-graph dwarf -- .venv/bin/python -m benchmarks.loop rasterize 80k 1024
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 
 import torch
-from operations import OPERATION_NAMES, Inputs, make_operation
-from scenes import make_scene
+
+from benchmarks.operations import OPERATION_NAMES, Inputs, make_operation
+from benchmarks.scenes import make_scene
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

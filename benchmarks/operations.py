@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scenes import Scene, clip_from_world
 
 import diffrender as dr
+from benchmarks.scenes import Scene, clip_from_world
 
 OPERATION_NAMES = (
     "rasterize",

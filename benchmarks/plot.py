@@ -1,6 +1,6 @@
 """Draw the sweeps that scaling.py measured: time against pixels and against triangles, with lines of linear growth.
 
-    python benchmarks/plot.py scaling.json scaling.png
+    python -m benchmarks.plot scaling.json scaling.png
 
 Needs matplotlib: pip install diffrender-torch[fit]
 """

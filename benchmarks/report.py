@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from operations import OPERATION_NAMES
+from benchmarks.operations import OPERATION_NAMES
 
 # Largest allowed time of one thread as a fraction of embree's, on the same mesh at 1024 x 1024.
 GOAL_SIZE = 1024

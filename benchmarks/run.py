@@ -1,7 +1,7 @@
 """Time the operations of diffrender next to embree, llvmpipe and memcpy, interleaved in one run.
 
-    python benchmarks/run.py --json results.json --markdown results.md
-    python benchmarks/run.py --sizes 1024 --scenes 5k big --threads 1 --only rasterize forward_backward
+    python -m benchmarks.run --json results.json --markdown results.md
+    python -m benchmarks.run --sizes 1024 --scenes 5k big --threads 1 --only rasterize forward_backward
 
 Every thread count has its own child process (`torch.set_num_threads`). For each scene and size these take turns: one
 slot of every contestant in the first process, then one in the second, and again, `--repeat` times. Medians are over
@@ -23,11 +23,11 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
-import worker
-import yardsticks
-from operations import OPERATION_NAMES
-from report import markdown
-from scenes import SCENE_NAMES
+
+from benchmarks import worker, yardsticks
+from benchmarks.operations import OPERATION_NAMES
+from benchmarks.report import markdown
+from benchmarks.scenes import SCENE_NAMES
 
 BATCH, BATCH_SIZE = 8, 256
 BATCH_OPERATIONS = ("rasterize", "forward_backward")

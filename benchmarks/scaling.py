@@ -1,6 +1,6 @@
 """How the cost of rasterizing and of the whole step grows with pixels and with triangles.
 
-    python benchmarks/scaling.py --json scaling.json && python benchmarks/plot.py scaling.json scaling.png
+    python -m benchmarks.scaling --json scaling.json && python -m benchmarks.plot scaling.json scaling.png
 
 Two sweeps with one thread: images of growing size of one mesh, and meshes of growing triangle count at one size. All
 points of a sweep are interleaved. Growth is linear at most when a step that multiplies the work by k multiplies the
@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from operations import Inputs, make_operation
-from scenes import make_scene
-from worker import measure_call
+
+from benchmarks.operations import Inputs, make_operation
+from benchmarks.scenes import make_scene
+from benchmarks.worker import measure_call
 
 OPERATIONS = ("rasterize", "forward_backward")
 # Time may grow this much faster than the work within one step before it counts as more than linear: noise.

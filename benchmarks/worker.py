@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-import yardsticks
-from operations import Inputs, make_operation
-from scenes import Scene, make_scene
+
+from benchmarks import yardsticks
+from benchmarks.operations import Inputs, make_operation
+from benchmarks.scenes import Scene, make_scene
 
 # A slot repeats a short call until it has taken about this long, so that clocks and cold caches do not dominate.
 _SLOT_SECONDS = 0.01

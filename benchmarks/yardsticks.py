@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scenes import Scene, camera_rays
+
+from benchmarks.scenes import Scene, camera_rays
 
 
 @dataclass(frozen=True)
