@@ -95,7 +95,7 @@ def _operators() -> dict[str, list[str]]:
     names = sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("diffrender::"))
     return {
         name.removeprefix("diffrender::"): [
-            key.lower() for key in ("CPU", "CUDA") if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+            key.lower() for key in ("CPU", "CUDA") if torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, key)
         ]
         for name in names
     }
