@@ -17,6 +17,9 @@
 
 namespace diffrender {
 
+// How far beyond the other centre, in pixels, an edge may lie and still belong to the pair.
+constexpr float kCrossingSlack = 1.0f / 16;
+
 // One bit per edge of every triangle: the outline of the mesh passes there, because the edge is a border or both its
 // triangles lie on the same side of the plane through it and the eye.
 template <class scalar_t>
@@ -119,23 +122,22 @@ struct AntialiasInput {
     const scalar_t orientation = dot(p[0], cross(p[1], p[2]));
     if (!(orientation > 0) && !(orientation < 0)) return false;
     // The first edge that the way to the other centre leaves the owner through.
-    scalar_t nearest = 2;
+    scalar_t nearest = kLargest<scalar_t>;
     for (int k = 0; k < 3; ++k) {
       const Vec3<scalar_t> line = cross(p[(k + 1) % 3], p[(k + 2) % 3]);
       const scalar_t at_owner = orientation > 0 ? line.z : -line.z;
-      const scalar_t slope = out->step * (axis == 0 ? line.x : line.y);
-      const scalar_t at_other = at_owner + (orientation > 0 ? slope : -slope);
-      if (!(at_other < 0)) continue;
-      const bool fixed = !(at_owner > 0);
-      const scalar_t t = fixed ? scalar_t(0) : at_owner / (at_owner - at_other);
+      const scalar_t slope = (orientation > 0 ? out->step : -out->step) * (axis == 0 ? line.x : line.y);
+      if (!(slope < 0)) continue;
+      const scalar_t t = at_owner / -slope;
       if (!(t < nearest)) continue;
       nearest = t;
       out->corner = k;
       out->line = line;
-      out->t = t;
-      out->fixed = fixed;
     }
-    if (nearest > 1) return false;
+    // Snapping may put the other centre a hair inside of the owner; far inside means that faces cross between the two.
+    if (!(nearest <= 1 + kCrossingSlack)) return false;
+    out->fixed = nearest <= 0 || nearest >= 1;
+    out->t = nearest < 0 ? scalar_t(0) : (nearest > 1 ? scalar_t(1) : nearest);
     if ((silhouette[item * silhouette_stride + out->triangle] >> out->corner & 1) == 0) return false;
     out->ends[0] = p[(out->corner + 1) % 3];
     out->ends[1] = p[(out->corner + 2) % 3];
@@ -270,7 +272,7 @@ struct AntialiasBackwardImage {
 // J_m = <G_p, C_m - C_p>:   grad_a_m = J_m where N = 1, else (J_m - sum_k a_k J_k / N) / N.
 // With D = l_x^2 + l_y^2 and other axis b, alpha = n_a^2 (1/2 - t) = (l_a^2 / 2 + u l_c l_a) / D:
 //   grad_l_a = (l_a + u l_c - 2 alpha l_a) / D,   grad_l_b = -2 alpha l_b / D,   grad_l_c = u l_a / D
-// and where t is fixed at 0, alpha = l_a^2 / (2 D):   grad_l_a = (l_a - 2 alpha l_a) / D,   grad_l_b as above.
+// and where t is fixed at 0 or 1, alpha = +-l_a^2 / (2 D):   grad_l_a = (+-l_a - 2 alpha l_a) / D,   grad_l_b as above.
 // Then l = p_i x p_j and p = ((x - fx w) W/2, -(y - fy w) H/2, w).
 template <class scalar_t>
 struct AntialiasBackwardPositions {
@@ -312,7 +314,8 @@ struct AntialiasBackwardPositions {
     const scalar_t grad_alpha = grad_weight * pair.sign * reciprocal_or_zero(along * along + across * across);
     const scalar_t alpha = pair.weight * pair.sign;
     const scalar_t moving = pair.fixed ? scalar_t(0) : pair.step;
-    const scalar_t grad_along = grad_alpha * (along + moving * pair.line.z - 2 * alpha * along);
+    const scalar_t still = pair.fixed && pair.t > 0 ? scalar_t(-1) : scalar_t(1);
+    const scalar_t grad_along = grad_alpha * (still * along + moving * pair.line.z - 2 * alpha * along);
     const scalar_t grad_across = -2 * grad_alpha * alpha * across;
     const Vec3<scalar_t> grad_line{pair.axis == 0 ? grad_along : grad_across,
                                    pair.axis == 0 ? grad_across : grad_along, grad_alpha * moving * along};

@@ -74,7 +74,7 @@ struct CpuRasterizer {
     const int64_t total = mesh.item_stride == 0 ? mesh.vertex_count : batch * mesh.vertex_count;
     snapped.reset(new SnappedVertex[total]);
     parallel_ranges(total, kItemsPerPiece, [this](int64_t begin, int64_t end) {
-      const scalar_t limit = std::numeric_limits<scalar_t>::max();
+      const scalar_t limit = kLargest<scalar_t>;
       for (int64_t i = begin; i < end; ++i) {
         const scalar_t* const p = mesh.positions + 4 * i;
         const scalar_t x = p[0], y = p[1], z = p[2], w = p[3];

@@ -87,7 +87,7 @@ DR_HD scalar_t magnitude(scalar_t value) {
 
 template <class scalar_t>
 DR_HD bool is_finite(Vec4<scalar_t> v) {
-  const scalar_t limit = std::numeric_limits<scalar_t>::max();
+  const scalar_t limit = kLargest<scalar_t>;
   return magnitude(v.x) <= limit && magnitude(v.y) <= limit && magnitude(v.z) <= limit && magnitude(v.w) <= limit;
 }
 
@@ -95,7 +95,7 @@ DR_HD bool is_finite(Vec4<scalar_t> v) {
 // triangles, and an edge that is cut is cut at the same point in both: neighbours stay free of cracks.
 template <class scalar_t>
 DR_HD bool is_inside(Vec4<scalar_t> v, scalar_t guard) {
-  return v.w > 0 && v.w <= std::numeric_limits<scalar_t>::max() && magnitude(v.z) <= v.w &&
+  return v.w > 0 && v.w <= kLargest<scalar_t> && magnitude(v.z) <= v.w &&
          magnitude(v.x) <= guard * v.w && magnitude(v.y) <= guard * v.w;
 }
 
@@ -114,8 +114,7 @@ DR_HD int32_t snap_y(Vec4<scalar_t> v, const Viewport<scalar_t>& viewport) {
   return snap(viewport.half_height - (v.y / v.w) * viewport.half_height);
 }
 
-template <class scalar_t>
-DR_HD scalar_t plane_distance(Vec4<scalar_t> v, int plane, scalar_t guard) {
+DR_HD double plane_distance(Vec4<double> v, int plane, double guard) {
   switch (plane) {
     case 0: return v.z + v.w;
     case 1: return v.w - v.z;
@@ -127,40 +126,45 @@ DR_HD scalar_t plane_distance(Vec4<scalar_t> v, int plane, scalar_t guard) {
 }
 
 // Cuts a triangle by near, far and the guard band (Sutherland-Hodgman) and snaps the rest. Returns its corner count, 0
-// where nothing is left or the triangle is not finite.
+// where nothing is left or the triangle is not finite. Cuts are made in double precision, which a cut far out on a
+// long edge needs, and rounded to scalar_t before they are snapped, like the corners that stay.
 template <class scalar_t>
 DR_HD int clip_and_snap(const Vec4<scalar_t> corners[3], const Viewport<scalar_t>& viewport, int32_t* x, int32_t* y) {
-  Vec4<scalar_t> polygon[kMaximumPolygon], next[kMaximumPolygon];
+  Vec4<double> polygon[kMaximumPolygon], next[kMaximumPolygon];
+  const double guard = viewport.guard;
   int count = 3;
   for (int i = 0; i < 3; ++i) {
     if (!is_finite(corners[i])) return 0;
-    polygon[i] = corners[i];
+    polygon[i] = {corners[i].x, corners[i].y, corners[i].z, corners[i].w};
   }
   for (int plane = 0; plane < 6; ++plane) {
     int kept = 0;
     for (int i = 0; i < count; ++i) {
-      const Vec4<scalar_t> a = polygon[i], b = polygon[i + 1 == count ? 0 : i + 1];
-      const scalar_t da = plane_distance(a, plane, viewport.guard), db = plane_distance(b, plane, viewport.guard);
-      if (da >= 0) next[kept++] = a;
-      if ((da >= 0) == (db >= 0)) continue;
+      const Vec4<double> a = polygon[i], b = polygon[i + 1 == count ? 0 : i + 1];
+      const double da = plane_distance(a, plane, guard), db = plane_distance(b, plane, guard);
+      // Rounding can make the cut of a convex polygon cross a plane more than twice; what then exceeds nine corners
+      // is a sliver of no area.
+      if (da >= 0 && kept < kMaximumPolygon) next[kept++] = a;
+      if ((da >= 0) == (db >= 0) || kept == kMaximumPolygon) continue;
       // Always from the inner to the outer end, whichever way the triangle runs along its edge.
       const bool forward = da >= 0;
-      const Vec4<scalar_t> inner = forward ? a : b, outer = forward ? b : a;
-      const scalar_t t = forward ? da / (da - db) : db / (db - da);
+      const Vec4<double> inner = forward ? a : b, outer = forward ? b : a;
+      const double t = forward ? da / (da - db) : db / (db - da);
       next[kept++] = {inner.x + t * (outer.x - inner.x), inner.y + t * (outer.y - inner.y),
                       inner.z + t * (outer.z - inner.z), inner.w + t * (outer.w - inner.w)};
     }
     if (kept < 3) return 0;
-    count = kept < kMaximumPolygon ? kept : kMaximumPolygon;
+    count = kept;
     for (int i = 0; i < count; ++i) polygon[i] = next[i];
   }
-  // Rounding may leave a cut point a hair outside of the guard band; the factor two of head room absorbs that.
   for (int i = 0; i < count; ++i) {
-    const bool usable = polygon[i].w > 0 && magnitude(polygon[i].x) <= 2 * viewport.guard * polygon[i].w &&
-                        magnitude(polygon[i].y) <= 2 * viewport.guard * polygon[i].w && is_finite(polygon[i]);
-    if (!usable) return 0;
-    x[i] = snap_x(polygon[i], viewport);
-    y[i] = snap_y(polygon[i], viewport);
+    const Vec4<scalar_t> v{static_cast<scalar_t>(polygon[i].x), static_cast<scalar_t>(polygon[i].y),
+                           static_cast<scalar_t>(polygon[i].z), static_cast<scalar_t>(polygon[i].w)};
+    // Rounding may leave a cut point a hair outside of the guard band; snapping has head room of a factor of two.
+    const scalar_t limit = 2 * viewport.guard * v.w;
+    if (!(v.w > 0 && magnitude(v.x) <= limit && magnitude(v.y) <= limit && is_finite(v))) return 0;
+    x[i] = snap_x(v, viewport);
+    y[i] = snap_y(v, viewport);
   }
   return count;
 }

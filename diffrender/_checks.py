@@ -73,7 +73,7 @@ def check_triangles(function: str, value: object, like: torch.Tensor, argument: 
 
 def check_vertex_range(function: str, triangles: torch.Tensor, count: int, owner: str) -> None:
     """Every index in [0, count): always on the CPU, on CUDA if set_checks asked for it."""
-    if triangles.numel() == 0 or not _can_read(triangles):
+    if triangles.numel() == 0 or not can_read(triangles):
         return
     low, high = (int(bound) for bound in torch.aminmax(triangles.detach()))
     if low < 0 or high >= count:
@@ -101,7 +101,7 @@ def check_resolution(function: str, value: object) -> tuple[int, int]:
     return height, width
 
 
-def _can_read(tensor: torch.Tensor) -> bool:
+def can_read(tensor: torch.Tensor) -> bool:
     """Whether values can be looked at here and now: not while tracing, not inside vmap, not by a silent device sync."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False

@@ -33,6 +33,12 @@ struct Sink {
   const double* unit = nullptr;  // [2] size of one integer step, and its reciprocal
 };
 
+// As constants: device code may not call std::numeric_limits.
+template <class scalar_t>
+constexpr scalar_t kLargest = std::numeric_limits<scalar_t>::max();
+template <class scalar_t>
+constexpr scalar_t kSmallestNormal = std::numeric_limits<scalar_t>::min();
+
 DR_HD uint64_t double_bits(double value) {
 #if defined(__CUDA_ARCH__)
   return static_cast<uint64_t>(__double_as_longlong(value));
@@ -105,7 +111,7 @@ DR_HD void accumulate(const Sink<scalar_t>& sink, int64_t index, scalar_t value)
     return;
   }
   const double magnitude = value < 0 ? -static_cast<double>(value) : static_cast<double>(value);
-  const bool finite = magnitude <= static_cast<double>(std::numeric_limits<scalar_t>::max());
+  const bool finite = magnitude <= static_cast<double>(kLargest<scalar_t>);
   if (sink.mode == ScatterMode::measure) {
     // Positive doubles order like their bit patterns.
     if (finite) atomic_max(sink.largest, double_bits(magnitude));

@@ -70,7 +70,7 @@ DR_HD void cross_backward(Vec2<T> a, Vec2<T> b, T grad_c, Vec2<T>* grad_a, Vec2<
 template <class T>
 DR_HD T reciprocal_or_zero(T value) {
   const T magnitude = value < 0 ? -value : value;
-  return magnitude >= std::numeric_limits<T>::min() ? T(1) / value : T(0);
+  return magnitude >= kSmallestNormal<T> ? T(1) / value : T(0);
 }
 
 }  // namespace diffrender

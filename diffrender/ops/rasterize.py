@@ -101,10 +101,12 @@ def _rasterize_with_driver(
     _checks.check_choice("rasterize", "cull", cull, tuple(_CULL))
     batch = positions.shape[0]
     if ranges is not None:
-        ranges = _check_ranges(ranges, positions)
+        ranges = _check_ranges(ranges, positions, indices.shape[0])
         batch = ranges.shape[0]
     beneath_id = None
     if beneath is not None:
+        if not isinstance(beneath, Fragments):
+            _checks.fail(TypeError, "rasterize", "beneath", "be the result of rasterize", type(beneath).__name__)
         beneath_id = beneath.triangle_id
         if tuple(beneath_id.shape) != (batch, height, width):
             expected = f"have fragments of shape ({batch}, {height}, {width})"
@@ -116,7 +118,7 @@ def _rasterize_with_driver(
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
 
 
-def _check_ranges(ranges: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def _check_ranges(ranges: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
     _checks.check_tensor("rasterize", "ranges", ranges)
     if ranges.dtype not in (torch.int32, torch.int64):
         _checks.fail(TypeError, "rasterize", "ranges", "be int32 or int64", str(ranges.dtype))
@@ -125,6 +127,10 @@ def _check_ranges(ranges: torch.Tensor, positions: torch.Tensor) -> torch.Tensor
     if positions.shape[0] not in (1, ranges.shape[0]):
         expected = f"have one row per item of clip_positions ({positions.shape[0]})"
         _checks.fail(ValueError, "rasterize", "ranges", expected, str(ranges.shape[0]))
+    if _checks.can_read(ranges):
+        for first, size in ranges.tolist():
+            if first < 0 or size < 0 or first + size > count:
+                _checks.fail(ValueError, "rasterize", "ranges", f"lie within {count} triangles", f"({first}, {size})")
     return ranges.to(device=positions.device, dtype=torch.int32)
 
 
