@@ -280,29 +280,36 @@ def test_build_without_sources_says_so(tmp_path, capsys):
 @pytest.mark.slow
 @needs_compiler
 def test_wheel_serves_every_python_and_runs_outside_the_source_tree(tmp_path):
-    command = ["-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
-    subprocess.run([sys.executable, *command], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("csrc", "tools", "diffrender"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("_lib", "__pycache__"))
+    (source / "diffrender" / "deleted.py").write_text("")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "--wheel-dir"]
+    environment = {**os.environ, "DIFFRENDER_LEVELS": "baseline", "DIFFRENDER_CUDA": "0"}
+    subprocess.run([*command, str(tmp_path / "first"), str(source)], env=environment, check=True)
+    (source / "diffrender" / "deleted.py").unlink()
+    subprocess.run([*command, str(tmp_path / "second"), str(source)], env=environment, check=True)
+
+    (wheel,) = (tmp_path / "second").glob("*.whl")
     version = diffrender.__version__
     assert wheel.name.startswith(f"diffrender_torch-{version}-py3-none-linux_")
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
+        names = set(archive.namelist())
         metadata = archive.read(f"diffrender_torch-{version}.dist-info/METADATA").decode()
-    assert {f"diffrender/_lib/libdiffrender_{level}.so" for level in _library.built_levels()} <= set(names)
-    assert "diffrender/_lib/build_info.json" in names
-    assert "diffrender/py.typed" in names
-    assert not [name for name in names if name.split("/")[0] in ("tests", "tools", "csrc", "benchmarks", "build")]
+        archive.extractall(tmp_path / "installed")
+    libraries = {"diffrender/_lib/libdiffrender_baseline.so", "diffrender/_lib/build_info.json"}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "diffrender").rglob("*.py")}
-    assert modules == {name for name in names if name.endswith(".py")}
+    assert {name for name in names if ".dist-info/" not in name} == modules | libraries | {"diffrender/py.typed"}
     assert "Requires-Dist: torch>=2.10" in metadata
     assert "License-Expression: Apache-2.0" in metadata
 
-    installed = tmp_path / "installed"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
-    code = "import diffrender; print(diffrender.__file__)"
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    code = "import diffrender; print(diffrender.__file__, diffrender._library.loaded_level)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    environment.pop("DIFFRENDER_CPU_LEVEL", None)
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
-    assert result.stdout.startswith(str(installed))
+    assert result.stdout.split() == [str(tmp_path / "installed" / "diffrender" / "__init__.py"), "baseline"]

@@ -235,10 +235,11 @@ def host_compilations(
     result = {}
     for level in levels:
         flags = [*common, *(LEVEL_FLAGS[level] if x86 else []), *extra]
+        folder = OBJECTS / (f"{level}-cuda" if cuda else level)  # builds with and without keep their objects
         result[level] = [
             Compilation(
                 f"{level} {source.name}",
-                OBJECTS / level / f"{source.name}.o",
+                folder / f"{source.name}.o",
                 [*flags, "-c", str(SOURCES / source.name)],
                 signature,
             )
@@ -251,10 +252,11 @@ def device_compilations(sources: list[Path], cuda: Cuda) -> list[Compilation]:
     host_compiler = os.environ.get("CXX", "")
     ccbin = ["-ccbin", host_compiler] if host_compiler and " " not in host_compiler else []
     flags = [cuda.nvcc, *NVCC_FLAGS, *ccbin, *cuda.gencode]
+    folder = OBJECTS / "-".join(["cuda", *cuda.archs])
     return [
         Compilation(
             f"cuda {source.name}",
-            OBJECTS / "cuda" / f"{source.name}.o",
+            folder / f"{source.name}.o",
             [*flags, "-c", str(SOURCES / source.name)],
             f"nvcc {cuda.version}",
         )
