@@ -18,6 +18,7 @@ from benchmarks.scenes import Scene, clip_from_world
 
 OPERATION_NAMES = (
     "rasterize",
+    "rasterize_backward",
     "interpolate_forward",
     "interpolate_backward",
     "antialias_forward",
@@ -80,6 +81,7 @@ def make_operation(name: str, inputs: Inputs) -> Operation:
     """
     makers = {
         "rasterize": _rasterize,
+        "rasterize_backward": _rasterize_backward,
         "interpolate_forward": _interpolate_forward,
         "interpolate_backward": _interpolate_backward,
         "antialias_forward": _antialias_forward,
@@ -100,6 +102,14 @@ def _rasterize(inputs: Inputs) -> Callable[[], tuple[torch.Tensor, ...]]:
         return fragments.triangle_id, fragments.barycentrics, fragments.depth
 
     return call
+
+
+def _rasterize_backward(inputs: Inputs) -> Callable[[], tuple[torch.Tensor, ...]]:
+    clip_positions = inputs.clip_positions(inputs.vertices).requires_grad_()
+    fragments = dr.rasterize(clip_positions, inputs.triangles, inputs.size)
+    outputs = (fragments.barycentrics, fragments.depth)
+    grad_outputs = (inputs.target[..., :2].contiguous(), inputs.target[..., 2].contiguous())
+    return lambda: torch.autograd.grad(outputs, clip_positions, grad_outputs, retain_graph=True)
 
 
 def _interpolate_forward(inputs: Inputs) -> Callable[[], tuple[torch.Tensor, ...]]:

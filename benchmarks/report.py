@@ -70,6 +70,17 @@ class Table:
         one, two = self.get(scene, size, 1, name), self.get(scene, size, 2, name)
         return None if one is None or two is None else min(one["wall_ms"]) / min(two["wall_ms"])
 
+    def balance(self, scene: str, size: int, name: str) -> float | None:
+        """Processor time of one thread divided by that of the busier of two: the gain if both cores were free.
+
+        An estimate: it leaves out what a thread waits for the other.
+        """
+        one, two = self.get(scene, size, 1, name), self.get(scene, size, 2, name)
+        if one is None or two is None:
+            return None
+        busier = [max(t, p - t) for t, p in zip(two["calling_thread_ms"], two["cpu_ms"], strict=True)]
+        return statistics.median(one["cpu_ms"]) / statistics.median(busier)
+
 
 def goals(table: Table) -> list[Goal]:
     """All goals that the measured cells decide."""
@@ -101,8 +112,8 @@ def markdown(results: dict) -> str:
     table = Table(results)
     machine = results["machine"]
     lines = [
-        f"{machine['processor']}, {machine['cores']} cores, {machine['cpu_capability']}; torch {machine['torch']}, "
-        f"embreex {machine['embreex']}, moderngl {machine['moderngl']}; {machine['date']}; "
+        f"{machine['processor']}, {machine['cores']} cores, {machine['cpu_capability']}; "
+        f"diffrender {machine['diffrender']}, torch {machine['torch']}, embreex {machine['embreex']}, moderngl {machine['moderngl']}; {machine['date']}; "
         f"load average at the end {machine['load_average']:.1f}; medians of {results['repeat']} slots.",
         "",
         *(f"- {line}" for line in results["left_out"]),
@@ -128,7 +139,17 @@ def _goal_lines(found: list[Goal]) -> list[str]:
 
 
 def _operation_lines(table: Table) -> list[str]:
-    header = ["scene", "size", "operation", "1 thread, cpu ms", "wall ms", "2 threads, wall ms", "gain", "/ embree"]
+    header = [
+        "scene",
+        "size",
+        "operation",
+        "1 thread, cpu ms",
+        "wall ms",
+        "2 threads, wall ms",
+        "gain",
+        "balance",
+        "/ embree",
+    ]
     header += ["goal", "/ llvmpipe", "/ memcpy"]
     rows = []
     for scene, size in table.cells:
@@ -147,6 +168,7 @@ def _operation_lines(table: Table) -> list[str]:
                     _number(table.milliseconds(scene, size, 1, name, "wall_ms")),
                     _number(table.milliseconds(scene, size, 2, name)),
                     _number(table.thread_gain(scene, size, name)),
+                    _number(table.balance(scene, size, name)),
                     _number(of_embree),
                     goal if limit is None else f"<= {_number(limit)} {goal}",
                     _number(table.ratio(scene, size, 1, name, "llvmpipe")),

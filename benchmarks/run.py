@@ -24,12 +24,17 @@ from pathlib import Path
 
 import torch
 
+import diffrender
 from benchmarks import worker, yardsticks
 from benchmarks.operations import OPERATION_NAMES
 from benchmarks.report import markdown
 from benchmarks.scenes import SCENE_NAMES
 
 BATCH, BATCH_SIZE = 8, 256
+# Lines of a Markdown file between which --markdown puts the tables.
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+# Wall time, processor time of the process, processor time of the calling thread.
+CLOCKS = ("wall_ms", "cpu_ms", "calling_thread_ms")
 BATCH_OPERATIONS = ("rasterize", "forward_backward")
 
 
@@ -42,8 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.markdown is not None:
-        options.markdown.write_text(text + "\n")
+        options.markdown.write_text(_placed(text, options.markdown))
     return 0
+
+
+def _placed(text: str, path: Path) -> str:
+    """The contents of the file with `text` between its marker lines, or `text` alone if it has none."""
+    old = path.read_text() if path.exists() else ""
+    if BEGIN not in old or END not in old:
+        return text + "\n"
+    head, tail = old[: old.index(BEGIN)], old[old.index(END) :]
+    return f"{head}{BEGIN}\n\n{text}\n\n{tail}"
 
 
 def measure(options: argparse.Namespace) -> dict:
@@ -53,6 +67,8 @@ def measure(options: argparse.Namespace) -> dict:
         print(line, file=sys.stderr)
     renderers = [name for name, line in missing.items() if line is None]
     operations = [name for name in OPERATION_NAMES if name in options.only]
+    # An idle thread of OpenMP spins by default and would take a core from the contestant that is measured next.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     context = multiprocessing.get_context("spawn")
     pools = {
         threads: ProcessPoolExecutor(1, context, worker.start, (threads,)) for threads in dict.fromkeys(options.threads)
@@ -90,17 +106,19 @@ def _cell(
     records: dict[tuple[int, str], dict] = {}
     for _ in range(repeat):
         for threads, pool in pools.items():
-            for name, (wall_ms, cpu_ms) in pool.submit(worker.slot).result().items():
-                empty = {"name": name, "threads": threads, **known[threads].get(name, {}), "wall_ms": [], "cpu_ms": []}
-                record = records.setdefault((threads, name), empty)
-                record["wall_ms"].append(wall_ms)
-                record["cpu_ms"].append(cpu_ms)
+            for name, times in pool.submit(worker.slot).result().items():
+                record = records.setdefault(
+                    (threads, name),
+                    {"name": name, "threads": threads, **known[threads].get(name, {}), **{c: [] for c in CLOCKS}},
+                )
+                for clock, milliseconds in zip(CLOCKS, times, strict=True):
+                    record[clock].append(milliseconds)
     return list(records.values())
 
 
 def _machine() -> dict:
-    versions = {}
-    for name in ("diffrender-torch", "torch", "numpy", "embreex", "moderngl"):
+    versions = {"diffrender": diffrender.__version__}
+    for name in ("torch", "numpy", "embreex", "moderngl"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -138,7 +156,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=everything, default=everything, help="operations to time")
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="side of the images of the batch of 8")
     parser.add_argument("--json", type=Path, help="write every sample here")
-    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--markdown", type=Path, help="write the tables here, between its marker lines if it has them")
     return parser.parse_args(arguments)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import operations, report, scaling, scenes, yardsticks
+from benchmarks import operations, report, run, scaling, scenes, yardsticks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -126,7 +126,7 @@ def test_missing_yardstick_is_left_out_with_a_cure(monkeypatch, module, name):
 
 
 def record(name: str, milliseconds: list[float], threads: int = 1, size: int = 1024, scene: str = "5k") -> dict:
-    times = {"wall_ms": milliseconds, "cpu_ms": milliseconds}
+    times = dict.fromkeys(("wall_ms", "cpu_ms", "calling_thread_ms"), milliseconds)
     return {"scene": scene, "size": size, "threads": threads, "name": name, **times}
 
 
@@ -148,6 +148,20 @@ def test_goal_for_two_threads_is_a_gain_of_1_7(two_threads, reached):
     records = [record("rasterize", [10.0, 12.0]), record("rasterize", [two_threads, 9.0], threads=2)]
     (goal,) = report.goals(report.Table({"records": records}))
     assert goal.reached == reached
+
+
+def test_balance_compares_one_thread_with_the_busier_of_two():
+    one = record("rasterize", [10.0])
+    two = record("rasterize", [9.0], threads=2) | {"cpu_ms": [11.0], "calling_thread_ms": [5.0]}
+    assert report.Table({"records": [one, two]}).balance("5k", 1024, "rasterize") == pytest.approx(10.0 / 6.0)
+
+
+def test_tables_go_between_the_marker_lines(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(f"# Title\n{run.BEGIN}\nold\n{run.END}\nlast line\n")
+    assert run._placed("new", path) == f"# Title\n{run.BEGIN}\n\nnew\n\n{run.END}\nlast line\n"
+    path.write_text("no markers\n")
+    assert run._placed("new", path) == "new\n"
 
 
 def test_goals_against_embree_are_decided_at_1024_only():
