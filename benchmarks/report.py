@@ -111,10 +111,10 @@ def markdown(results: dict) -> str:
     """All tables as one Markdown text."""
     table = Table(results)
     machine = results["machine"]
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("diffrender", "torch", "embreex", "moderngl"))
     lines = [
-        f"{machine['processor']}, {machine['cores']} cores, {machine['cpu_capability']}; "
-        f"diffrender {machine['diffrender']}, torch {machine['torch']}, embreex {machine['embreex']}, moderngl {machine['moderngl']}; {machine['date']}; "
-        f"load average at the end {machine['load_average']:.1f}; medians of {results['repeat']} slots.",
+        f"{machine['processor']}, {machine['cores']} cores, {machine['cpu_capability']}; {versions}; "
+        f"{machine['date']}; load average at the end {machine['load_average']:.1f}; medians of {results['repeat']} slots.",
         "",
         *(f"- {line}" for line in results["left_out"]),
         "",
@@ -139,18 +139,8 @@ def _goal_lines(found: list[Goal]) -> list[str]:
 
 
 def _operation_lines(table: Table) -> list[str]:
-    header = [
-        "scene",
-        "size",
-        "operation",
-        "1 thread, cpu ms",
-        "wall ms",
-        "2 threads, wall ms",
-        "gain",
-        "balance",
-        "/ embree",
-    ]
-    header += ["goal", "/ llvmpipe", "/ memcpy"]
+    header = ["scene", "size", "operation", "1 thread, cpu ms", "wall ms", "2 threads, wall ms", "gain", "balance"]
+    header += ["/ embree", "goal", "/ llvmpipe", "/ memcpy"]
     rows = []
     for scene, size in table.cells:
         for name in OPERATION_NAMES:

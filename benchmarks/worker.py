@@ -85,7 +85,7 @@ def _add(name: str, call: Callable[[], object]) -> None:
 
 
 def measure_call(call: Callable[[], object], repeats: int) -> tuple[float, float, float]:
-    """Milliseconds per call over `repeats` calls: wall time, processor time of the process, and of the calling thread."""
+    """Milliseconds per call, over `repeats` calls: wall, processor of the process, processor of the calling thread."""
     clocks = (time.perf_counter, time.process_time, time.thread_time)
     start = [clock() for clock in clocks]
     for _ in range(repeats):
