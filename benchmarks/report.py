@@ -99,8 +99,10 @@ def goals(table: Table) -> list[Goal]:
         if scene == "big":
             value = table.ratio(scene, size, 1, "rasterize", "memcpy:rasterize")
             add(f"rasterize / memcpy, {where}", value, MEMCPY_GOAL)
+        control = _number(table.thread_gain(scene, size, "control"))
         for name in OPERATION_NAMES if size >= THREADS_GOAL_SIZE else ():
-            add(f"{name}, gain of 2 threads, {where}", table.thread_gain(scene, size, name), THREADS_GOAL, True)
+            what = f"{name}, gain of 2 threads, {where} (control {control})"
+            add(what, table.thread_gain(scene, size, name), THREADS_GOAL, True)
         for name in OPERATION_NAMES:
             value = table.ratio(scene, size, 1, f"batch:{name}", f"single:{name}")
             add(f"{name}, batch of 8 / 8 single calls, {where}", value, BATCH_GOAL)
@@ -114,7 +116,8 @@ def markdown(results: dict) -> str:
     versions = ", ".join(f"{name} {machine[name]}" for name in ("diffrender", "torch", "embreex", "moderngl"))
     lines = [
         f"{machine['processor']}, {machine['cores']} cores, {machine['cpu_capability']}; {versions}; "
-        f"{machine['date']}; load average at the end {machine['load_average']:.1f}; medians of {results['repeat']} slots.",
+        f"{machine['date']}; load average at the end {machine['load_average']:.1f}; "
+        f"medians of {results['repeat']} slots.",
         "",
         *(f"- {line}" for line in results["left_out"]),
         "",

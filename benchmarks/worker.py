@@ -44,6 +44,7 @@ def prepare_cell(scene_name: str, size: int, operations: Sequence[str], renderer
         known[name] = {"output_bytes": operation.output_bytes}
         _add(name, operation.call)
         _add(f"memcpy:{name}", yardsticks.memcpy(operation.output_bytes).call)
+    _add("control", yardsticks.parallel_control().call)
     for name in renderers:
         yardstick = {"embree": yardsticks.embree, "llvmpipe": yardsticks.llvmpipe}[name](scene, size)
         _add(name, yardstick.call)
