@@ -1,6 +1,7 @@
 """What every op has to hold, checked for each row of the contract table (contract.py)."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -23,6 +24,10 @@ FLOAT32_TOLERANCE = 2e-4
 FLOAT64_TOLERANCE = 1e-11
 
 
+# Raised inside torch while it traces and generates code.
+QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
 def cotangents(outputs, dtype=None):
     return [rnd(*x.shape, seed=100 + k, dtype=dtype or x.dtype) for k, x in enumerate(outputs)]
 
@@ -40,13 +45,16 @@ def gradients(call, tensors, weights):
     return torch.autograd.grad(weighted_sum(call(*leaves), weights), leaves)
 
 
-# --- values and first derivatives ----------------------------------------------------------------------------------------
+# --- values and first derivatives -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("contract", "example"), EXAMPLES)
 def test_gradcheck_in_float64(contract: Contract, example: Example):
     leaves = with_grad(example.tensors())
-    assert torch.autograd.gradcheck(example.call, leaves)
+    # Every entry of the Jacobian where that is cheap; random projections of it elsewhere. The comparison with autograd
+    # of the reference sees every component anyway.
+    entries = sum(x.numel() for x in leaves) * sum(x.numel() for x in example.call(*leaves))
+    assert torch.autograd.gradcheck(example.call, leaves, fast_mode=entries > 20_000)
     # Each output alone: a mixed-up cotangent could hide in the sum of all.
     for k in range(len(example.call(*leaves))):
         assert torch.autograd.gradcheck(lambda *args, k=k: example.call(*args)[k], leaves, fast_mode=True)
@@ -71,7 +79,7 @@ def test_values_and_gradients_equal_the_reference(contract: Contract, example: E
         assert relative_error(grad, true_grad) < tolerance, name
 
 
-# --- dispatcher, compile, functorch ----------------------------------------------------------------------------------------
+# --- dispatcher, compile, functorch ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -101,13 +109,14 @@ def as_tuple(result):
     return result if isinstance(result, tuple) else (result,)
 
 
+@QUIET
 @pytest.mark.parametrize(("contract", "example"), FIRST)
 def test_compile_fullgraph_equals_eager(contract: Contract, example: Example):
     """Without code generation: the graph is captured whole, forward and backward, and runs the same kernels."""
     compare_compiled(example, "aot_eager")
 
 
-@pytest.mark.slow
+@QUIET
 @pytest.mark.parametrize(("contract", "example"), FIRST)
 def test_compile_with_inductor_equals_eager(contract: Contract, example: Example):
     compare_compiled(example, "inductor")
@@ -120,9 +129,9 @@ def compare_compiled(example: Example, backend: str):
 
     torch._dynamo.reset()
     compiled = torch.compile(loss, fullgraph=True, backend=backend)
-    for view in (lambda t: t, strided_copy):
-        leaves, eager_leaves = with_grad(example.tensors()), with_grad(example.tensors())
-        results, eager = compiled(*map(view, leaves)), loss(*map(view, eager_leaves))
+    for view in (torch.clone, strided_copy):
+        leaves, eager_leaves = ([view(x).requires_grad_() for x in example.tensors()] for _ in range(2))
+        results, eager = compiled(*leaves), loss(*eager_leaves)
         for value, truth in zip(results, eager, strict=True):
             torch.testing.assert_close(value, truth, rtol=1e-12, atol=1e-12)
         results[0].backward()
@@ -187,6 +196,7 @@ def test_batched_cotangents_equal_a_loop(contract: Contract, example: Example):
             torch.testing.assert_close(value[i], truth, rtol=1e-12, atol=1e-12)
 
 
+@QUIET
 @pytest.mark.parametrize(("contract", "example"), FIRST)
 def test_forward_mode_is_right_or_refused(contract: Contract, example: Example):
     """Never a silent zero: either the product with the Jacobian, or an error that says so."""
@@ -195,7 +205,11 @@ def test_forward_mode_is_right_or_refused(contract: Contract, example: Example):
     try:
         _, products = torch.func.jvp(example.call, tuple(inputs), tuple(tangents))
     except (RuntimeError, NotImplementedError) as error:
-        assert "jvp" in str(error) or "forward" in str(error)
+        refusal = str(error)
+    else:
+        refusal = ""
+    if refusal:
+        assert re.search("jvp|forward", refusal)
         return
     weights = cotangents(products)
     forward = weighted_sum(products, weights)
@@ -203,14 +217,14 @@ def test_forward_mode_is_right_or_refused(contract: Contract, example: Example):
     torch.testing.assert_close(forward, backward)
 
 
-# --- second derivatives, in-place changes, what is skipped ------------------------------------------------------------------
+# --- second derivatives, in-place changes, what is skipped ----------------------------------------
 
 
 @pytest.mark.parametrize(("contract", "example"), EXAMPLES)
 def test_second_derivative_is_right_or_refused(contract: Contract, example: Example):
     leaves = with_grad(example.tensors())
     if contract.second_derivative:
-        assert torch.autograd.gradgradcheck(example.call, leaves, fast_mode=len(leaves) > 2)
+        assert torch.autograd.gradgradcheck(example.call, leaves, fast_mode=example is not contract.examples[0])
         return
     # The cotangent of sum() needs no gradient itself: the error has to hang on the inputs.
     for head in (lambda x: x.sum(), lambda x: (x**2).sum()):
@@ -310,7 +324,7 @@ def test_an_output_without_cotangent_counts_as_zero(contract: Contract, example:
         torch.testing.assert_close(total, whole, rtol=1e-10, atol=1e-10, msg=name)
 
 
-# --- layouts, threads, autocast ---------------------------------------------------------------------------------------------
+# --- layouts, threads, autocast -------------------------------------------------------------------
 
 
 def layouts(x):
@@ -343,7 +357,9 @@ def test_layout_of_cotangents_does_not_matter(contract: Contract, example: Examp
     outputs = example.call(*leaves)
     ones = [torch.ones_like(x) for x in outputs]
     dense = torch.autograd.grad(outputs, leaves, ones, retain_graph=True)
-    strides_zero = torch.autograd.grad(outputs, leaves, [o[:1, :1].mean().expand(o.shape) for o in ones], retain_graph=True)
+    strides_zero = torch.autograd.grad(
+        outputs, leaves, [o[:1, :1].mean().expand(o.shape) for o in ones], retain_graph=True
+    )
     assert all(torch.equal(a, b) for a, b in zip(dense, strides_zero, strict=True))
     weights = cotangents(outputs)
     dense = torch.autograd.grad(outputs, leaves, weights, retain_graph=True)
@@ -387,7 +403,7 @@ def test_autocast_changes_nothing(contract: Contract, example: Example, half):
         assert torch.equal(value, expected)
 
 
-# --- empty and bad input ------------------------------------------------------------------------------------------------------
+# --- empty and bad input --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("empty", EMPTY_CALLS)
@@ -406,6 +422,4 @@ def test_empty_input_is_legal(empty):
 def test_bad_call_says_what_is_wrong(bad):
     with pytest.raises(bad.error) as caught:
         bad.call()
-    import re
-
     assert re.match(bad.message, str(caught.value)), str(caught.value)

@@ -1,16 +1,12 @@
 """What is special to rasterize: which triangle each pixel shows, whatever draws it."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 
 import diffrender as dr
-from diffrender.ops.rasterize import _rasterize_with_driver
 from tests.reference import rasterize as reference
+from tests.support.drivers import DRIVERS, DTYPES, same
 from tests.support.scenes import (
     cube,
     icosphere,
@@ -25,28 +21,11 @@ from tests.support.scenes import (
 from tests.support.vocabulary import P, g, ras, relative_error, rnd, uniform
 
 F64 = torch.float64
-# Two surfaces closer than this in depth may swap in float32: keys are sums of products with a relative error of a few
-# 2^-24, after differences of coordinates that cost up to 8 bits more on the small or slanted triangles of these scenes.
-FLOAT32_KEY_TOLERANCE = 1e-4
 
 KNOWN = torch.tensor([[-0.8, -0.8, 0, 1], [0.8, -0.8, 0, 1], [-0.8, 0.8, 0, 1]])
 
 
-def gpu_driver(positions, triangles, size, **options):
-    """The algorithm made for GPUs, on the device of its input."""
-    return _rasterize_with_driver(positions, triangles, size, **options)
-
-
-DRIVERS = [pytest.param(dr.rasterize, id="native"), pytest.param(gpu_driver, id="gpu")]
-DTYPES = [torch.float32, F64]
-
-
-def same(a, b):
-    """Bit for bit the same fragments; NaN (never written) would fail."""
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True) if x is not None)
-
-
-# --- coverage ------------------------------------------------------------------------------------------------------------
+# --- coverage -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rasterize", DRIVERS)
@@ -120,123 +99,13 @@ def test_frames_with_very_long_sides(size, dtype):
     p = P(height, width)
     everything = torch.tensor([p(-width, -height), p(4 * width, -height), p(-width, 4 * height)], dtype=dtype)
     assert (dr.rasterize(everything, torch.tensor([[0, 1, 2]]), size).triangle_id == 0).all()
-    half = torch.tensor([[-1e6, -1e6, 0, 1], [0, -1e6, 0, 1], [0, 1e6, 0, 1], [-1e6, 1e6, 0, 1]], dtype=dtype)
+    half = torch.tensor([[-1e9, -1e9, 0, 1], [0, -1e9, 0, 1], [0, 1e9, 0, 1], [-1e9, 1e9, 0, 1]], dtype=dtype)
     triangle_id = dr.rasterize(half, torch.tensor([[0, 1, 2], [0, 2, 3]]), size).triangle_id
     column = torch.arange(width) + 0.5
     assert torch.equal(triangle_id[0] >= 0, (column < width / 2).expand(height, -1))
 
 
-# --- the drivers and the reference agree ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_drivers_and_reference_agree_on_random_scenes(dtype):
-    """200 scenes with degenerate, huge, behind-camera, coincident, NaN and infinite triangles."""
-    covered = near_ties = 0
-    for seed in range(200):
-        positions, triangles, size = random_scene(seed, dtype)
-        cull = (None, "back", "front")[seed % 3]
-        native = dr.rasterize(positions, triangles, size, cull=cull, derivatives=True)
-        assert same(native, gpu_driver(positions, triangles, size, cull=cull, derivatives=True)), seed
-        assert all(torch.isfinite(x).all() for x in native[1:])
-        triangle_id, margin = reference.visible_triangles(positions, triangles, size, cull=cull)
-        covered += int((triangle_id >= 0).sum())
-        if dtype == F64:
-            assert torch.equal(native.triangle_id, triangle_id), seed
-            continue
-        # A tie of copies (margin exactly 0) is decided by the index in every precision.
-        unsure = (margin > 0) & (margin < FLOAT32_KEY_TOLERANCE)
-        near_ties += int(unsure.sum())
-        assert torch.equal(native.triangle_id >= 0, triangle_id >= 0), seed
-        assert torch.equal(native.triangle_id[~unsure], triangle_id[~unsure]), seed
-    assert covered > 20_000
-    assert near_ties < 0.01 * covered
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_drivers_and_reference_agree_on_peeled_layers(dtype):
-    for seed in range(200, 230):
-        positions, triangles, size = random_scene(seed, dtype)
-        above = None
-        for layer in range(4):
-            native = dr.rasterize(positions, triangles, size, beneath=above, derivatives=True)
-            assert same(native, gpu_driver(positions, triangles, size, beneath=above, derivatives=True)), (seed, layer)
-            if dtype == F64:
-                over_id = None if above is None else above.triangle_id
-                truth, _ = reference.visible_triangles(positions, triangles, size, beneath=over_id)
-                assert torch.equal(native.triangle_id, truth), (seed, layer)
-            above = native
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_drivers_agree_on_a_large_scene(dtype):
-    """Sizes that take several tiles and pieces, tiny and screen-filling triangles together, in a batch."""
-    positions = uniform(2, 600, 4, low=-1.3, high=1.3, seed=3, dtype=dtype)
-    positions[..., 3] = 1 + 0.4 * positions[..., 3]
-    near = torch.arange(600).repeat(3)[:, None]
-    triangles = torch.cat([near, (near * 7 + 3) % 600, (near * 11 + 5) % 600], 1).int()
-    small = positions.clone()
-    small[:, ::3, :2] *= 0.1
-    for clip in (positions, small):
-        size = (211, 317)
-        native = dr.rasterize(clip, triangles, size, derivatives=True)
-        assert same(native, gpu_driver(clip, triangles, size, derivatives=True))
-
-
-def test_peeling_visits_every_layer_once():
-    """Layers of a sphere inside a cube seen through: as many layers at a pixel as triangles cover it alone."""
-    sphere, sphere_triangles = icosphere(1, dtype=F64)
-    box, box_triangles = cube(1.2, dtype=F64)
-    camera = perspective(60, 25, 31) @ rigid(torch.tensor([0.1, 0, -4, 0.2, 0.5, 0], dtype=F64))
-    positions = to_clip(torch.cat([sphere, box]), camera)
-    triangles = torch.cat([sphere_triangles, box_triangles + len(sphere)])
-    each = torch.stack([torch.arange(len(triangles)), torch.ones(len(triangles), dtype=torch.long)], -1)
-    count = (dr.rasterize(positions, triangles, (25, 31), ranges=each).triangle_id >= 0).sum(0)
-    layers, fragments, depth = 0, None, torch.full((1, 25, 31), -torch.inf, dtype=F64)
-    while True:
-        fragments = dr.rasterize(positions, triangles, (25, 31), beneath=fragments)
-        hit = fragments.triangle_id >= 0
-        if not hit.any():
-            break
-        layers = layers + hit[0].int()
-        assert (fragments.depth[hit] >= depth[hit] - 1e-12).all()
-        depth = fragments.depth
-    assert torch.equal(layers, count)
-    assert count.max() == 4
-
-
-def test_instruction_sets_agree_bit_for_bit():
-    """Every built level that this CPU runs gives the same numbers: no contraction, no reassociation."""
-    from diffrender import _library
-
-    script = (
-        "import hashlib, torch, diffrender as dr\n"
-        "from tests.support.scenes import random_scene\n"
-        "digest = hashlib.sha256()\n"
-        "for seed in range(40):\n"
-        "    for dtype in (torch.float32, torch.float64):\n"
-        "        p, t, size = random_scene(seed, dtype)\n"
-        "        p.requires_grad_()\n"
-        "        f = dr.rasterize(p, t, size, derivatives=True)\n"
-        "        (f.barycentrics.sum() + f.depth.sum() + f.derivatives.sum()).backward()\n"
-        "        for x in (*f, p.grad):\n"
-        "            digest.update(x.detach().numpy().tobytes())\n"
-        "print(digest.hexdigest())\n"
-    )
-    levels = [level for level in _library.built_levels() if level in _library.supported_levels()]
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    digests = set()
-    for level in levels:
-        environment = {**os.environ, "DIFFRENDER_CPU_LEVEL": level, "PYTHONPATH": root}
-        result = subprocess.run(
-            [sys.executable, "-c", script], env=environment, cwd=root, capture_output=True, text=True, timeout=120
-        )
-        assert result.returncode == 0, result.stderr
-        digests.add(result.stdout)
-    assert len(digests) == 1
-
-
-# --- results ----------------------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -288,7 +157,7 @@ def test_triangles_outside_the_depth_range_are_cut(dtype):
 
 
 def test_slivers_do_not_punch_through_what_is_in_front():
-    """An almost edge-on sliver extrapolates to any depth at a pixel; its key stays between the depths of its corners."""
+    """An almost edge-on sliver extrapolates to any depth at a pixel; its key stays between those of its corners."""
     p = P(32, 32)
     front = [p(-1, -1, z=-0.5), p(70, -1, z=-0.5), p(-1, 70, z=-0.5)]
     rng = np.random.default_rng(8)
@@ -335,7 +204,7 @@ def test_underflow_gives_zero_value_and_zero_gradient():
     assert torch.isfinite(positions.grad).all()
 
 
-# --- batches, ranges, bad vertices (cases R14, R16, R11, R19) ------------------------------------------------------------------
+# --- batches, ranges, bad vertices (cases R14, R16, R11, R19) -------------------------------------
 
 
 def test_r14_packed_meshes_equal_separate_ones():
@@ -358,7 +227,9 @@ def test_r14_packed_meshes_equal_separate_ones():
     for k, (vertices, triangles) in enumerate(meshes):
         own = slice(offsets[k], offsets[k] + len(vertices))
         single = dr.rasterize(to_clip(vertices, camera), triangles, (20, 24), derivatives=True)
-        assert torch.equal(fragments.triangle_id[k], torch.where(single.triangle_id >= 0, single.triangle_id + firsts[k], -1)[0])
+        assert torch.equal(
+            fragments.triangle_id[k], torch.where(single.triangle_id >= 0, single.triangle_id + firsts[k], -1)[0]
+        )
         assert all(torch.equal(fragments[f][k], single[f][0]) for f in (1, 2, 3))
         single_values = dr.interpolate(attributes[own], triangles, single)
         assert torch.equal(values[k], single_values[0])
@@ -382,31 +253,36 @@ def test_ranges_of_other_types_and_layouts():
 @pytest.mark.parametrize("bad_value", [float("nan"), float("inf"), -float("inf"), 1e38])
 @pytest.mark.parametrize("rasterize", DRIVERS)
 def test_r16_bad_vertices_stay_alone(rasterize, bad_value):
-    """Fault: an endless loop or a wild tile from NaN bounds. Good faces keep their pixels and gradients, bit for bit."""
+    """Fault: an endless loop or a wild tile from NaN bounds. Good faces keep their pixels and gradients, bit for bit.
+
+    A face with a corner at 1e38 is legal and may be seen; where it is, it splits the runs of pixels that the gradient
+    of others is summed in, so those agree to rounding only.
+    """
     p = P(40, 40)
     rng = np.random.default_rng(0)
     good = [p(*rng.uniform(-5, 45, 2), w=rng.uniform(0.5, 2), z=rng.uniform(-0.9, 0.9)) for _ in range(30)]
+    weight = rnd(1, 40, 40, 2)
+
+    def run(positions, count, pixels=None):
+        fragments = rasterize(positions, torch.arange(3 * count).reshape(-1, 3), (40, 40))
+        return fragments if pixels is None else (fragments.barycentrics * weight * pixels).sum()
+
     for column in range(4):
         bad = torch.tensor([p(5, 5, z=-0.95), p(35, 8, z=-0.95), p(12, 33, z=-0.95)])
         bad[1, column] = bad_value
-        positions = torch.cat([torch.tensor(good), bad])
-        triangles = torch.cat([torch.arange(30), torch.tensor([30, 31, 32])]).reshape(-1, 3)
-        weight = rnd(1, 40, 40, 2)
-
-        def run(x, faces):
-            return rasterize(x, faces, (40, 40))
-
-        fragments, clean = run(positions, triangles), run(positions[:30], triangles[:10])
-        bad_pixels = fragments.triangle_id == 10
-        if abs(bad_value) != 1e38:
-            assert not bad_pixels.any()
-        assert torch.equal(fragments.triangle_id[~bad_pixels], clean.triangle_id[~bad_pixels])
+        positions = torch.cat([torch.tensor(good, dtype=torch.float32), bad])
+        fragments, clean = run(positions, 11), run(positions[:30], 10)
+        others = fragments.triangle_id != 10
+        assert others.all() or abs(bad_value) == 1e38
+        assert torch.equal(fragments.triangle_id[others], clean.triangle_id[others])
         assert torch.isfinite(fragments.barycentrics).all()
-        keep = (~bad_pixels)[..., None]
-        grad = g(lambda x: (run(x, triangles).barycentrics * weight * keep).sum(), positions)
-        clean_grad = g(lambda x: (run(x, triangles[:10]).barycentrics * weight * keep).sum(), positions[:30])
-        assert torch.equal(grad[:30], clean_grad)
-        assert torch.isfinite(grad).all() or abs(bad_value) == 1e38
+        grad = g(lambda x, pixels=others[..., None]: run(x, 11, pixels), positions)
+        clean_grad = g(lambda x, pixels=others[..., None]: run(x, 10, pixels), positions[:30])
+        if abs(bad_value) == 1e38:
+            torch.testing.assert_close(grad[:30], clean_grad, rtol=1e-5, atol=1e-5)
+        else:
+            assert torch.equal(grad[:30], clean_grad)
+            assert (grad[30:] == 0).all()
 
 
 def test_nan_cotangents_on_background_are_not_read():
@@ -433,7 +309,7 @@ def test_order_free_sums_equal_the_plain_ones(dtype):
 
 
 def test_r19_results_made_under_inference_mode_do_not_break_training():
-    positions, triangles, size = random_scene(5)
+    positions, triangles, size = random_scene(12)
     with torch.inference_mode():
         first = dr.rasterize(positions, triangles, size)
     leaf = positions.clone().requires_grad_()

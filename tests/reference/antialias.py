@@ -2,10 +2,10 @@
 weights are plain torch in float64, so autograd of them is the truth for the hand-written backward.
 
 Points that the definition leaves open, as decided here:
-  * With f_k = s e_k (positive inside, whatever the winding) the crossing is t_k = f_k(0) / (f_k(0) - f_k(u)), and the
-    smallest t_k is taken before it is clamped; of equal ones the lowest k.
-  * f_k(0) may be slightly negative (coverage is decided on snapped corners): t_k is then negative and clamps to 0. Where
-    f_k(0) = f_k(u) < 0 the edge is parallel to the pair; t_k is -inf, and n_a is 0, so nothing is blended.
+  * With f_k = s e_k (positive inside, whatever the winding) edge k can be the exit where f_k falls along u; it is
+    crossed at t_k = f_k(0) / (f_k(0) - f_k(u)). The smallest t_k is the exit, of equal ones the lowest k. Snapping
+    moves coverage by up to 1/256 pixel, so t_k may lie a hair outside of [0, 1]: it is clamped, and then does not move.
+    Beyond 1 + 1/16 the other centre is inside of the owner and faces cross between the two: the pair is inactive.
   * An edge that projects to no line (l_x = l_y = 0) gives weight 0.
   * sign(0) is 0, so an opposite vertex exactly in the plane of eye and edge makes no silhouette.
 """
@@ -15,9 +15,11 @@ import torch
 
 from tests.reference.rasterize import visibility_key
 
+CROSSING_SLACK = 1 / 16  # pixels
+
 
 def antialias(image, fragments, clip_positions, triangles, topology):
-    """Blended image (B, H, W, C) in float64; image and clip_positions may require grad. clip_positions (B,V,4)|(V,4)."""
+    """Blended image (B, H, W, C) in float64; image and clip_positions (B, V, 4) or (V, 4) may require grad."""
     triangle_id = fragments.triangle_id
     batch, height, width = triangle_id.shape
     scalar = {torch.float32: np.float32, torch.float64: np.float64}[clip_positions.dtype]
@@ -83,24 +85,27 @@ def pair_weight(owner, direction, axis, triangle_id, positions, triangles, topol
         return torch.stack([(x - fx * w) * (width / 2), -(y - fy * w) * (height / 2), w], -1)
 
     corner = torch.stack([homogeneous_pixel(vertex[:, k]) for k in range(3)], 1)  # (N, 3 corners, 3)
-    line = torch.linalg.cross(corner[:, [1, 2, 0]], corner[:, [2, 0, 1]])  # (N, 3 edges, 3): edge k is opposite corner k
+    line = torch.linalg.cross(corner[:, [1, 2, 0]], corner[:, [2, 0, 1]])  # (N, 3 edges, 3), edge k opposite corner k
     determinant = (corner * line).sum(-1)[:, 0]
     sign = determinant.sign()[:, None]
 
-    at_owner, at_other = sign * line[..., 2], sign * (line[..., 2] + direction[:, None] * line[..., axis])
-    leaves = at_other < 0
-    crossing = torch.where(leaves, at_owner.detach() / (at_owner - at_other).detach(), torch.inf)
-    edge = crossing.argmin(-1)
+    at_owner = sign * line[..., 2]
+    slope = sign * direction[:, None] * line[..., axis]  # f_k(u) - f_k(0)
     rows = torch.arange(len(owner))
+    nearest, edge = torch.full((len(owner),), torch.inf, dtype=torch.float64), torch.zeros(len(owner), dtype=torch.long)
+    for k in range(3):
+        falls = slope[:, k] < 0
+        crossing = (at_owner[:, k] / torch.where(falls, -slope[:, k], 1.0)).detach()
+        closer = falls & (crossing < nearest)
+        nearest, edge = torch.where(closer, crossing, nearest), torch.where(closer, k, edge)
 
     opposite = topology.long()[owner_id, edge]
     side = (homogeneous_pixel(opposite.clamp(min=0)) * line[rows, edge]).sum(-1).sign()
     is_silhouette = (opposite < 0) | (side == sign[:, 0])
-    active = leaves.any(-1) & is_silhouette
+    active = (nearest <= 1 + CROSSING_SLACK) & is_silhouette
 
-    a, b = at_owner[rows, edge], at_other[rows, edge]
-    parallel = (a == b) | ~active
-    distance = (torch.where(parallel, 0.0, a) / torch.where(parallel, 1.0, a - b)).clamp(0, 1)
+    a, fall = at_owner[rows, edge], -slope[rows, edge]
+    distance = (torch.where(active, a, 0.0) / torch.where(active, fall, 1.0)).clamp(0, 1)
     line_x, line_y = line[rows, edge, 0], line[rows, edge, 1]
     squared = line_x**2 + line_y**2
     usable = active & (squared > 0)

@@ -1,8 +1,9 @@
 """Reference rasterizer: visibility in NumPy, then barycentrics, depth and derivatives as plain torch in float64.
 
 Visibility is decided triangle by triangle in the steps that docs/conventions.md fixes: clip, project, snap to 1/256
-pixel, exact integer edge functions with the top-left rule, smallest key wins. What is clipped and snapped is computed
-in the scalar type of the input (`scalar`), so that coverage can be compared bit for bit; keys are always float64.
+pixel, exact integer edge functions with the top-left rule, smallest key wins. Cuts are made in float64 and rounded to
+the scalar type of the input (`scalar`), and corners are snapped in that type, so that coverage can be compared bit for
+bit; keys are always float64.
 The differentiable part takes the triangle ids as given and follows the homogeneous formula, so autograd of it is the
 truth for the hand-written backward.
 
@@ -32,7 +33,7 @@ class Fragments(NamedTuple):
     derivatives: torch.Tensor | None
 
 
-# --- projection, clipping, coverage -------------------------------------------------------------------------------
+# --- projection, clipping, coverage ---------------------------------------------------------------
 
 
 def guard_factor(height, width, scalar):
@@ -41,13 +42,13 @@ def guard_factor(height, width, scalar):
 
 
 def is_inside(corner, guard):
-    """True where a corner (x, y, z, w) can be projected as it is: in front of the eye, between near and far, in guard."""
+    """True where a corner (x, y, z, w) can be projected as it is: between near and far, and in the guard band."""
     x, y, z, w = corner
     return w > 0 and abs(z) <= w and abs(x) <= guard * w and abs(y) <= guard * w
 
 
 def clip_polygon(corners, guard):
-    """Sutherland-Hodgman against near, far and the four guard planes; corners are 4-vectors of one scalar type."""
+    """Sutherland-Hodgman against near, far and the four guard planes; corners are 4-vectors of float64."""
     planes = (
         lambda p: p[2] + p[3],
         lambda p: p[3] - p[2],
@@ -97,7 +98,8 @@ def snapped_triangles(corners, height, width, scalar):
     polygon = list(corners)
     with np.errstate(all="ignore"):  # overflow and 0/0 are told by their result
         if not all(is_inside(corner, guard) for corner in polygon):
-            polygon = clip_polygon(polygon, guard)
+            polygon = clip_polygon(corners.astype(np.float64), np.float64(guard))
+            polygon = [corner.astype(scalar) for corner in polygon]
         if not all(can_be_projected(corner, guard) for corner in polygon):
             return []
         points = [snap(corner, height, width, scalar) for corner in polygon]
@@ -141,7 +143,7 @@ def triangle_coverage(corners, height, width, scalar, cull=None):
     return covered
 
 
-# --- depth order -------------------------------------------------------------------------------------------------
+# --- depth order ----------------------------------------------------------------------------------
 
 
 def pixel_centres(height, width):
@@ -156,20 +158,19 @@ def visibility_key(corners, fx, fy, height, width, scalar):
     of an almost edge-on sliver otherwise punches through everything in front of it.
     """
     native = np.asarray(corners, dtype=scalar)
-    corners = native.astype(np.float64)
-    x, y, z, w = (corners[..., i] for i in range(4))
-    qx, qy = x - np.asarray(fx)[..., None] * w, y - np.asarray(fy)[..., None] * w
-    a = [qx[..., i] * qy[..., j] - qy[..., i] * qx[..., j] for i, j in ((1, 2), (2, 0), (0, 1))]
-    denominator = a[0] * w[..., 0] + a[1] * w[..., 1] + a[2] * w[..., 2]
-    usable = np.abs(denominator) >= np.finfo(scalar).tiny
-    with np.errstate(all="ignore"):
+    x, y, z, w = (native[..., i].astype(np.float64) for i in range(4))
+    with np.errstate(all="ignore"):  # corners may be anything; a key of NaN is dropped by who asks
+        qx, qy = x - np.asarray(fx)[..., None] * w, y - np.asarray(fy)[..., None] * w
+        a = [qx[..., i] * qy[..., j] - qy[..., i] * qx[..., j] for i, j in ((1, 2), (2, 0), (0, 1))]
+        denominator = a[0] * w[..., 0] + a[1] * w[..., 1] + a[2] * w[..., 2]
+        usable = ~(np.abs(denominator) < np.finfo(scalar).tiny)
         key = (a[0] * z[..., 0] + a[1] * z[..., 1] + a[2] * z[..., 2]) / np.where(usable, denominator, 1.0)
         key = np.where(usable, key, 0.0)
         guard = guard_factor(height, width, scalar)
         nx, ny, nz, nw = (native[..., i] for i in range(4))
         inside = (nw > 0) & (np.abs(nz) <= nw) & (np.abs(nx) <= guard * nw) & (np.abs(ny) <= guard * nw)
         corner_depth = z / np.where(w == 0, 1.0, w)
-    clamped = np.clip(key, corner_depth.min(-1), corner_depth.max(-1))
+        clamped = np.clip(key, corner_depth.min(-1), corner_depth.max(-1))
     return np.where(inside.all(-1), clamped, key)
 
 
@@ -218,7 +219,7 @@ def visible_triangles(clip_positions, triangles, resolution, *, ranges=None, cul
     return torch.from_numpy(triangle_id), torch.from_numpy(margin)
 
 
-# --- differentiable part -----------------------------------------------------------------------------------------
+# --- differentiable part --------------------------------------------------------------------------
 
 
 def fragment_values(clip_positions, triangles, triangle_id, derivatives=False):
@@ -268,9 +269,7 @@ def safe_ratio(numerator, denominator, tiny):
 def rasterize(clip_positions, triangles, resolution, *, ranges=None, cull=None, beneath=None, derivatives=False):
     """Reference of diffrender.rasterize: float64 results, `beneath` takes Fragments of either kind."""
     over_id = None if beneath is None else beneath.triangle_id
-    triangle_id, _ = visible_triangles(
-        clip_positions, triangles, resolution, ranges=ranges, cull=cull, beneath=over_id
-    )
+    triangle_id, _ = visible_triangles(clip_positions, triangles, resolution, ranges=ranges, cull=cull, beneath=over_id)
     return fragment_values(clip_positions, triangles, triangle_id, derivatives)
 
 

@@ -28,8 +28,9 @@ def icosphere(levels=1, dtype=torch.float32):
         (0, -1, -p), (0, 1, -p), (p, 0, -1), (p, 0, 1), (-p, 0, -1), (-p, 0, 1),
     ]  # fmt: skip
     triangles = [
-        (0, 11, 5), (0, 5, 1), (0, 1, 7), (0, 7, 10), (0, 10, 11), (1, 5, 9), (5, 11, 4), (11, 10, 2), (10, 7, 6), (7, 1, 8),
-        (3, 9, 4), (3, 4, 2), (3, 2, 6), (3, 6, 8), (3, 8, 9), (4, 9, 5), (2, 4, 11), (6, 2, 10), (8, 6, 7), (9, 8, 1),
+        (0, 11, 5), (0, 5, 1), (0, 1, 7), (0, 7, 10), (0, 10, 11), (1, 5, 9), (5, 11, 4),
+        (11, 10, 2), (10, 7, 6), (7, 1, 8), (3, 9, 4), (3, 4, 2), (3, 2, 6), (3, 6, 8),
+        (3, 8, 9), (4, 9, 5), (2, 4, 11), (6, 2, 10), (8, 6, 7), (9, 8, 1),
     ]  # fmt: skip
     vertices = [tuple(c / math.hypot(*v) for c in v) for v in vertices]
     for _ in range(levels):
@@ -76,9 +77,7 @@ def rigid(pose):
     """camera_from_world (4, 4) of six numbers: shift and axis-angle; differentiable."""
     shift, turn = pose[:3], pose[3:]
     zero = torch.zeros_like(turn[0])
-    generator = torch.stack(
-        [zero, -turn[2], turn[1], turn[2], zero, -turn[0], -turn[1], turn[0], zero]
-    ).reshape(3, 3)
+    generator = torch.stack([zero, -turn[2], turn[1], turn[2], zero, -turn[0], -turn[1], turn[0], zero]).reshape(3, 3)
     rotation = torch.linalg.matrix_exp(generator)
     top = torch.cat([rotation, shift[:, None]], 1)
     return torch.cat([top, torch.tensor([[0, 0, 0, 1]], dtype=pose.dtype)])
@@ -101,9 +100,9 @@ def random_rotations(count, seed=0):
 def random_scene(seed, dtype=torch.float32):
     """Clip positions (V, 4), triangles (T, 3) and (H, W): ordinary triangles and every kind of nuisance.
 
-    About a third of the triangles are degenerate, huge, behind the camera, crossing its plane, coincident, or have a NaN
-    or infinite coordinate. Corners are perturbed at random, so no two different surfaces agree in depth by construction;
-    exact copies do, and are decided by the index.
+    About a third of the triangles are degenerate, huge, behind the camera, crossing its plane, coincident, or have a
+    NaN or infinite coordinate. No two different surfaces agree in depth by construction; exact copies do, and are
+    decided by the index.
     """
     rng = np.random.default_rng(seed)
     height, width = int(rng.integers(1, 40)), int(rng.integers(1, 40))
@@ -135,7 +134,7 @@ def random_scene(seed, dtype=torch.float32):
     return positions, torch.arange(3 * count, dtype=torch.int32).reshape(-1, 3), (height, width)
 
 
-# --- triangulations of a square on the 1/256 pixel lattice: a snapped corner is exactly where it was made --------------
+# --- triangulations of a square on the 1/256 pixel lattice: a snapped corner is exactly where it wa
 
 
 def lattice_to_clip(points, size):
@@ -171,9 +170,7 @@ def random_subdivision(count, size, seed, margin=3):
         t = int(rng.integers(len(triangles)))
         a, b, c = triangles[t]
         u, v = sorted(rng.random(2))
-        point = tuple(
-            int(round(u * points[a][i] + (v - u) * points[b][i] + (1 - v) * points[c][i])) for i in range(2)
-        )
+        point = tuple(round(u * points[a][i] + (v - u) * points[b][i] + (1 - v) * points[c][i]) for i in range(2))
         pieces = [(a, b, len(points)), (b, c, len(points)), (c, a, len(points))]
         points.append(point)
         areas = [orientation(*(points[k] for k in piece)) for piece in pieces]

@@ -22,7 +22,7 @@ class Raster(NamedTuple):
     fragments: dr.Fragments
 
 
-def P(height, width):  # noqa: N802
+def P(height, width):
     """Function that turns pixel coordinates, w and NDC depth z into clip-space [x, y, z, w] for this frame."""
 
     def clip_position(px, py, w=1.0, z=0.0):
@@ -39,7 +39,7 @@ def as_index(values):
     return values if isinstance(values, torch.Tensor) else torch.tensor(values, dtype=torch.int32).reshape(-1, 3)
 
 
-def ras(pos, tri, H, W, **options):  # noqa: N803
+def ras(pos, tri, H, W, **options):
     fragments = dr.rasterize(as_float(pos), as_index(tri), (H, W), **options)
     return Raster(fragments.triangle_id.long(), fragments)
 
@@ -57,13 +57,13 @@ def mask(r, dtype=torch.float32):
     return (r.id >= 0).to(dtype)[..., None]
 
 
-def render(pos, tri, attr, H, W, **options):  # noqa: N803
+def render(pos, tri, attr, H, W, **options):
     """rasterize, interpolate and antialias in a row: image (B, H, W, C)."""
     r = ras(pos, tri, H, W, **options)
     return aa(itp(attr, r, tri), r, pos, tri)
 
 
-def cov(tris_px, H, W):  # noqa: N803
+def cov(tris_px, H, W):
     """Union coverage (H, W) bool of triangles (N, 3, 2) in pixel coordinates, and distance to the nearest edge line.
 
     A pixel is covered when its centre is inside; centres exactly on an edge count for one half-open side. The distance
