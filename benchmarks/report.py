@@ -70,17 +70,6 @@ class Table:
         one, two = self.get(scene, size, 1, name), self.get(scene, size, 2, name)
         return None if one is None or two is None else min(one["wall_ms"]) / min(two["wall_ms"])
 
-    def balance(self, scene: str, size: int, name: str) -> float | None:
-        """Processor time of one thread divided by that of the busier of two: the gain if both cores were free.
-
-        An estimate: it leaves out what a thread waits for the other.
-        """
-        one, two = self.get(scene, size, 1, name), self.get(scene, size, 2, name)
-        if one is None or two is None:
-            return None
-        busier = [max(t, p - t) for t, p in zip(two["calling_thread_ms"], two["cpu_ms"], strict=True)]
-        return statistics.median(one["cpu_ms"]) / statistics.median(busier)
-
 
 def goals(table: Table) -> list[Goal]:
     """All goals that the measured cells decide."""
@@ -142,7 +131,7 @@ def _goal_lines(found: list[Goal]) -> list[str]:
 
 
 def _operation_lines(table: Table) -> list[str]:
-    header = ["scene", "size", "operation", "1 thread, cpu ms", "wall ms", "2 threads, wall ms", "gain", "balance"]
+    header = ["scene", "size", "operation", "1 thread, cpu ms", "wall ms", "2 threads, wall ms", "gain"]
     header += ["/ embree", "goal", "/ llvmpipe", "/ memcpy"]
     rows = []
     for scene, size in table.cells:
@@ -161,7 +150,6 @@ def _operation_lines(table: Table) -> list[str]:
                     _number(table.milliseconds(scene, size, 1, name, "wall_ms")),
                     _number(table.milliseconds(scene, size, 2, name)),
                     _number(table.thread_gain(scene, size, name)),
-                    _number(table.balance(scene, size, name)),
                     _number(of_embree),
                     goal if limit is None else f"<= {_number(limit)} {goal}",
                     _number(table.ratio(scene, size, 1, name, "llvmpipe")),

@@ -33,8 +33,9 @@ from benchmarks.scenes import SCENE_NAMES
 BATCH, BATCH_SIZE = 8, 256
 # Lines of a Markdown file between which --markdown puts the tables.
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-# Wall time, processor time of the process, processor time of the calling thread.
-CLOCKS = ("wall_ms", "cpu_ms", "calling_thread_ms")
+# Idle OpenMP threads spin for some milliseconds. (Letting them sleep at once, OMP_WAIT_POLICY=passive, is no way out: a
+# woken thread often lands on the core of the one that wakes it, and two threads are then as slow as one.)
+SETTLE_SECONDS = 0.02
 BATCH_OPERATIONS = ("rasterize", "forward_backward")
 
 
@@ -67,8 +68,6 @@ def measure(options: argparse.Namespace) -> dict:
         print(line, file=sys.stderr)
     renderers = [name for name, line in missing.items() if line is None]
     operations = [name for name in OPERATION_NAMES if name in options.only]
-    # An idle thread of OpenMP spins by default and would take a core from the contestant that is measured next.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     context = multiprocessing.get_context("spawn")
     pools = {
         threads: ProcessPoolExecutor(1, context, worker.start, (threads,)) for threads in dict.fromkeys(options.threads)
@@ -106,13 +105,12 @@ def _cell(
     records: dict[tuple[int, str], dict] = {}
     for _ in range(repeat):
         for threads, pool in pools.items():
-            for name, times in pool.submit(worker.slot).result().items():
-                record = records.setdefault(
-                    (threads, name),
-                    {"name": name, "threads": threads, **known[threads].get(name, {}), **{c: [] for c in CLOCKS}},
-                )
-                for clock, milliseconds in zip(CLOCKS, times, strict=True):
-                    record[clock].append(milliseconds)
+            time.sleep(SETTLE_SECONDS)
+            for name, (wall_ms, cpu_ms) in pool.submit(worker.slot).result().items():
+                empty = {"name": name, "threads": threads, **known[threads].get(name, {}), "wall_ms": [], "cpu_ms": []}
+                record = records.setdefault((threads, name), empty)
+                record["wall_ms"].append(wall_ms)
+                record["cpu_ms"].append(cpu_ms)
     return list(records.values())
 
 

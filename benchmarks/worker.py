@@ -73,7 +73,7 @@ def prepare_batch(scene_name: str, size: int, batch: int, operations: Sequence[s
     return known
 
 
-def slot() -> dict[str, tuple[float, float, float]]:
+def slot() -> dict[str, tuple[float, float]]:
     """Time one slot of every contestant: name -> milliseconds per call as from measure_call()."""
     return {name: measure_call(call, repeats) for name, (call, repeats) in _contestants.items()}
 
@@ -81,18 +81,16 @@ def slot() -> dict[str, tuple[float, float, float]]:
 def _add(name: str, call: Callable[[], object]) -> None:
     """Warm a contestant up and choose how many calls fill its slot."""
     call()
-    wall_ms, _, _ = measure_call(call, 1)
+    wall_ms, _ = measure_call(call, 1)
     _contestants[name] = (call, max(1, min(200, round(_SLOT_SECONDS * 1e3 / max(wall_ms, 1e-3)))))
 
 
-def measure_call(call: Callable[[], object], repeats: int) -> tuple[float, float, float]:
-    """Milliseconds per call, over `repeats` calls: wall, processor of the process, processor of the calling thread."""
-    clocks = (time.perf_counter, time.process_time, time.thread_time)
-    start = [clock() for clock in clocks]
+def measure_call(call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Wall and processor milliseconds per call, over `repeats` calls in a row."""
+    wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(repeats):
         call()
-    wall, process, thread = ((clock() - t0) * 1e3 / repeats for clock, t0 in zip(clocks, start, strict=True))
-    return wall, process, thread
+    return (time.perf_counter() - wall) * 1e3 / repeats, (time.process_time() - cpu) * 1e3 / repeats
 
 
 @functools.lru_cache(maxsize=1)
