@@ -18,12 +18,24 @@ RasterMesh<scalar_t> antialias_mesh(const Tensor& positions, const Tensor& trian
           Cull::none};
 }
 
+// Input of the pixel kernels. Marks the pairs that need a look on the way, into memory that the caller keeps.
 template <class scalar_t>
 AntialiasInput<scalar_t> antialias_input(const Tensor& positions, const Tensor& triangles, const Tensor& triangle_id,
-                                         const Tensor& silhouette) {
-  return {antialias_mesh<scalar_t>(positions, triangles),
-          Viewport<scalar_t>::make(triangle_id.size(2), triangle_id.size(1)), data<int32_t>(triangle_id),
-          data<uint8_t>(silhouette), positions.size(0) == 1 ? 0 : triangles.size(0)};
+                                         const Tensor& silhouette, const Tensor& topology, const Tensor& crossed) {
+  const auto mesh = antialias_mesh<scalar_t>(positions, triangles);
+  const auto viewport = Viewport<scalar_t>::make(triangle_id.size(2), triangle_id.size(1));
+  const int64_t pixels = triangle_id.numel(), per_item = triangles.size(0);
+  launch(positions, per_item * triangle_id.size(0),
+         MarkCrossedPairs<scalar_t>{mesh, viewport, data<uint8_t>(silhouette), mutable_data<uint8_t>(crossed), pixels,
+                                    per_item});
+  return {mesh,
+          viewport,
+          data<int32_t>(triangle_id),
+          data<uint8_t>(silhouette),
+          positions.size(0) == 1 ? 0 : per_item,
+          data<int32_t>(topology),
+          data<uint8_t>(crossed),
+          pixels};
 }
 
 void check_antialias(const Tensor& image, const Tensor& triangle_id, const Tensor& positions, const Tensor& triangles) {
@@ -54,11 +66,12 @@ std::tuple<Tensor, Tensor> antialias_pairs(const Tensor& input, const Tensor& vi
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
     launch(image, silhouette.numel(),
-           SilhouetteEdges<scalar_t>{antialias_mesh<scalar_t>(positions, triangles), data<int32_t>(topology),
-                                     mutable_data<uint8_t>(silhouette)});
+           OutlineEdges<scalar_t>{antialias_mesh<scalar_t>(positions, triangles), data<int32_t>(topology),
+                                  mutable_data<uint8_t>(silhouette)});
+    const Tensor crossed = new_zeros(image, {2 * triangle_id.numel()}, ScalarType::Byte);
+    const auto in = antialias_input<scalar_t>(positions, triangles, triangle_id, silhouette, topology, crossed);
     launch(image, triangle_id.numel(),
-           AntialiasForward<scalar_t>{antialias_input<scalar_t>(positions, triangles, triangle_id, silhouette),
-                                      data<scalar_t>(image), mutable_data<scalar_t>(result),
+           AntialiasForward<scalar_t>{in, data<scalar_t>(image), mutable_data<scalar_t>(result),
                                       static_cast<int32_t>(image.size(3))});
   });
   return {result, silhouette};
@@ -67,19 +80,22 @@ std::tuple<Tensor, Tensor> antialias_pairs(const Tensor& input, const Tensor& vi
 // Gradients to image and clip_positions; one that is not needed comes back empty.
 std::tuple<Tensor, Tensor> antialias_pairs_backward(const Tensor& input, const Tensor& visible,
                                                     const Tensor& clip_positions, const Tensor& triangle_indices,
-                                                    const Tensor& outline, const Tensor& grad_output, bool need_image,
-                                                    bool need_positions, int64_t algorithm) {
+                                                    const Tensor& edge_topology, const Tensor& outline,
+                                                    const Tensor& grad_output, bool need_image, bool need_positions,
+                                                    int64_t algorithm) {
   const DeviceScope device(input);
   const Tensor image = as_contiguous(input), triangle_id = as_contiguous(visible);
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
-  const Tensor silhouette = as_contiguous(outline), grad_result = as_contiguous(grad_output);
+  const Tensor topology = as_contiguous(edge_topology), silhouette = as_contiguous(outline);
+  const Tensor grad_result = as_contiguous(grad_output);
   check_antialias(image, triangle_id, positions, triangles);
   const Tensor grad_image =
       new_empty(image, {need_image ? image.size(0) : 0, image.size(1), image.size(2), image.size(3)});
   const Tensor grad_positions = new_zeros(image, {need_positions ? positions.size(0) : 0, positions.size(1), 4});
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
-    const auto in = antialias_input<scalar_t>(positions, triangles, triangle_id, silhouette);
+    const Tensor crossed = new_zeros(image, {2 * triangle_id.numel()}, ScalarType::Byte);
+    const auto in = antialias_input<scalar_t>(positions, triangles, triangle_id, silhouette, topology, crossed);
     const int32_t channels = static_cast<int32_t>(image.size(3));
     const scalar_t* const grad = data<scalar_t>(grad_result);
     if (need_image) {
@@ -103,7 +119,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "-> (Tensor, Tensor)");
   m.def(
       "antialias_pairs_backward(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, "
-      "Tensor silhouette, Tensor grad_result, bool need_image, bool need_positions, int scatter) -> (Tensor, Tensor)");
+      "Tensor topology, Tensor silhouette, Tensor grad_result, bool need_image, bool need_positions, int scatter) -> "
+      "(Tensor, Tensor)");
 }
 
 DR_REGISTER("antialias_pairs", &antialias_pairs)

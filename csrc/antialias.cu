@@ -4,7 +4,8 @@
 
 namespace diffrender {
 #define DR_INSTANTIATE_ANTIALIAS(scalar_t)                  \
-  DR_INSTANTIATE_LAUNCH(SilhouetteEdges<scalar_t>)          \
+  DR_INSTANTIATE_LAUNCH(OutlineEdges<scalar_t>)             \
+  DR_INSTANTIATE_LAUNCH(MarkCrossedPairs<scalar_t>)         \
   DR_INSTANTIATE_LAUNCH(AntialiasForward<scalar_t>)         \
   DR_INSTANTIATE_LAUNCH(AntialiasBackwardImage<scalar_t>)   \
   DR_INSTANTIATE_SCATTER(scalar_t, AntialiasBackwardPositions<scalar_t>)

@@ -2,66 +2,31 @@
 // that it covers in part takes some of the other's colour. The blend moves with the edge, which is what gives vertices
 // a gradient through visibility.
 //
-// Owner of a pair = the triangle whose edge it is: the covered one, or the nearer of two. In homogeneous pixel space
-// relative to the owner's centre, p_i = ((x_i - fx w_i) W/2, -(y_i - fy w_i) H/2, w_i), the edge opposite corner k is
-// the line l_k = p_i x p_j with l_k . (X, Y, 1) = e_k(X, Y), valid for vertices behind the camera too. The centres are
-// u = +-1 apart along axis a; the edge is crossed at the fraction t = e(0) / (e(0) - e(u)) = -u l_c / l_a, and with
-// n_a^2 = l_a^2 / (l_x^2 + l_y^2), the share of this axis in the edge's normal,
+// Owner of a pair = the surface whose edge it is: the covered pixel's, or the nearer of two. From the owner's triangle
+// the way to the other centre is followed across inner edges, triangle by triangle, until it meets an outline edge; near
+// an outline triangles are grazing, and the one with the edge rarely owns a pixel centre itself.
+//
+// In homogeneous pixel space relative to the owner's centre, p_i = ((x_i - fx w_i) W/2, -(y_i - fy w_i) H/2, w_i), the
+// edge opposite corner k is the line l_k = p_i x p_j with l_k . (X, Y, 1) = e_k(X, Y), valid for vertices behind the
+// camera too. The centres are u = +-1 apart along axis a; the edge is crossed at the fraction
+// t = e(0) / (e(0) - e(u)) = -u l_c / l_a, and with n_a^2 = l_a^2 / (l_x^2 + l_y^2), the share of this axis in the
+// edge's normal,
 //   alpha = n_a^2 (1/2 - t):  > 0: the owner's pixel takes alpha of the other;  < 0: the other takes -alpha of the owner.
 // Weighting by n_a^2 counts each edge once over horizontal and vertical pairs and keeps alpha smooth in the slope.
 // A pixel's up to four weights are divided by max(1, their sum): its colour stays a mean of input colours.
 #pragma once
 
+#include "antialias_outline.h"
 #include "core/scatter.h"
-#include "rasterize_geometry.h"
 
 namespace diffrender {
 
-// How far beyond the other centre, in pixels, an edge may lie and still belong to the pair.
+// How far beyond either centre, in pixels, an edge may lie and still belong to the pair: coverage is decided on snapped
+// corners, which may differ from the edge by 1/512 pixel, more along the edge's direction.
 constexpr float kCrossingSlack = 1.0f / 16;
 
-// One bit per edge of every triangle: the outline of the mesh passes there, because the edge is a border or both its
-// triangles lie on the same side of the plane through it and the eye.
-template <class scalar_t>
-struct SilhouetteEdges {
-  RasterMesh<scalar_t> mesh;
-  const int32_t* topology;  // [T, 3] vertex across each edge, -1 = border
-  uint8_t* silhouette;      // [B or 1, T]
-
-  DR_HD static scalar_t side(Vec3<scalar_t> a, Vec3<scalar_t> ab, Vec3<scalar_t> p) {
-    // det(a, b, p) with differences taken first: small triangles keep their digits.
-    return dot(a, cross(ab, p - a));
-  }
-
-  DR_HD Vec3<scalar_t> homogeneous(int64_t item, int32_t index) const {
-    const Vec4<scalar_t> v = mesh.vertex(item, index);
-    return {v.x, v.y, v.w};
-  }
-
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t item = i / mesh.triangle_count;
-      const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
-      int32_t index[3];
-      uint8_t bits = 0;
-      if (mesh.indices(triangle, index)) {
-        const Vec3<scalar_t> p[3] = {homogeneous(item, index[0]), homogeneous(item, index[1]),
-                                     homogeneous(item, index[2])};
-        for (int k = 0; k < 3; ++k) {
-          const int32_t across = topology[static_cast<int64_t>(triangle) * 3 + k];
-          bool outline = across < 0 || across >= mesh.vertex_count;
-          if (!outline) {
-            const Vec3<scalar_t> a = p[(k + 1) % 3], ab = p[(k + 2) % 3] - a;
-            const scalar_t own = side(a, ab, p[k]), other = side(a, ab, homogeneous(item, across));
-            outline = (own > 0 && other > 0) || (own < 0 && other < 0);
-          }
-          bits |= static_cast<uint8_t>(outline ? 1 << k : 0);
-        }
-      }
-      silhouette[i] = bits;
-    }
-  }
-};
+// Triangles that the way between two centres may cross before the pair is given up.
+constexpr int kMaximumSteps = 16;
 
 template <class scalar_t>
 struct AntialiasInput {
@@ -70,6 +35,9 @@ struct AntialiasInput {
   const int32_t* triangle_id;  // [B, H, W]
   const uint8_t* silhouette;   // [B or 1, T]
   int64_t silhouette_stride;   // T, or 0 where the batch shares positions
+  const int32_t* topology;     // [T, 3]
+  const uint8_t* crossed;      // [2, B, H, W] whether an outline edge may cross the pair to the right / downwards
+  int64_t pixel_count;         // B * H * W
 
   // One pair as its receiving pixel sees it.
   struct Pair {
@@ -88,14 +56,14 @@ struct AntialiasInput {
 
   DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
 
-  DR_HD bool may_be_outline(int64_t item, int32_t triangle) const {
-    return triangle >= 0 && triangle < mesh.triangle_count && silhouette[item * silhouette_stride + triangle] != 0;
+  DR_HD bool is_outline(int64_t item, int32_t triangle, int corner) const {
+    return (silhouette[item * silhouette_stride + triangle] >> corner & 1) != 0;
   }
 
   // Whether the pixel at (column, row) takes part of its neighbour's colour. `here` and `there` are the two ids.
   DR_HD bool pair(int64_t item, int32_t column, int32_t row, int32_t here, int32_t there, int axis, int direction,
                   Pair* out) const {
-    if (here == there || (!may_be_outline(item, here) && !may_be_outline(item, there))) return false;
+    if (here == there || here >= mesh.triangle_count || there >= mesh.triangle_count) return false;
     const int32_t other_column = column + (axis == 0 ? direction : 0), other_row = row + (axis == 1 ? direction : 0);
     bool mine = there < 0;  // the owner's pixel is this one
     if (here >= 0 && there >= 0) {
@@ -106,47 +74,57 @@ struct AntialiasInput {
       }
       mine = key_here < key_there || (key_here == key_there && here < there);
     }
-    out->triangle = mine ? here : there;
-    if (!may_be_outline(item, out->triangle)) return false;
     out->fx = viewport.center_x(mine ? column : other_column);
     out->fy = viewport.center_y(mine ? row : other_row);
     out->step = static_cast<scalar_t>(mine ? direction : -direction);
     out->axis = axis;
-    int32_t index[3];
-    if (!mesh.indices(out->triangle, index)) return false;
-    Vec3<scalar_t> p[3];
-    for (int i = 0; i < 3; ++i) {
-      const Vec4<scalar_t> v = mesh.vertex(item, index[i]);
-      p[i] = {(v.x - out->fx * v.w) * viewport.half_width, -(v.y - out->fy * v.w) * viewport.half_height, v.w};
-    }
-    const scalar_t orientation = dot(p[0], cross(p[1], p[2]));
-    if (!(orientation > 0) && !(orientation < 0)) return false;
-    // The first edge that the way to the other centre leaves the owner through.
-    scalar_t nearest = kLargest<scalar_t>;
-    for (int k = 0; k < 3; ++k) {
-      const Vec3<scalar_t> line = cross(p[(k + 1) % 3], p[(k + 2) % 3]);
-      const scalar_t at_owner = orientation > 0 ? line.z : -line.z;
-      const scalar_t slope = (orientation > 0 ? out->step : -out->step) * (axis == 0 ? line.x : line.y);
-      if (!(slope < 0)) continue;
-      const scalar_t t = at_owner / -slope;
-      if (!(t < nearest)) continue;
-      nearest = t;
-      out->corner = k;
-      out->line = line;
-    }
-    // Snapping may put the other centre a hair inside of the owner; far inside means that faces cross between the two.
-    if (!(nearest <= 1 + kCrossingSlack)) return false;
-    out->fixed = nearest <= 0 || nearest >= 1;
-    out->t = nearest < 0 ? scalar_t(0) : (nearest > 1 ? scalar_t(1) : nearest);
-    if ((silhouette[item * silhouette_stride + out->triangle] >> out->corner & 1) == 0) return false;
-    out->ends[0] = p[(out->corner + 1) % 3];
-    out->ends[1] = p[(out->corner + 2) % 3];
+    if (!find_edge(item, mine ? here : there, mine ? there : here, out)) return false;
     const scalar_t along = axis == 0 ? out->line.x : out->line.y;
     const scalar_t inverse = reciprocal_or_zero(out->line.x * out->line.x + out->line.y * out->line.y);
     const scalar_t alpha = along * along * inverse * (scalar_t(0.5) - out->t);
     out->sign = mine ? scalar_t(1) : scalar_t(-1);
     out->weight = out->sign * alpha;
     return out->weight > 0;
+  }
+
+  // Follows the way from the owner's centre to the other one up to the first outline edge.
+  DR_HD bool find_edge(int64_t item, int32_t triangle, int32_t target, Pair* out) const {
+    for (int step = 0; step < kMaximumSteps && triangle != target; ++step) {
+      int32_t index[3];
+      if (!mesh.indices(triangle, index)) return false;
+      Vec3<scalar_t> p[3];
+      for (int i = 0; i < 3; ++i) {
+        const Vec4<scalar_t> v = mesh.vertex(item, index[i]);
+        p[i] = {(v.x - out->fx * v.w) * viewport.half_width, -(v.y - out->fy * v.w) * viewport.half_height, v.w};
+      }
+      const scalar_t orientation = dot(p[0], cross(p[1], p[2]));
+      if (!(orientation > 0) && !(orientation < 0)) return false;
+      // The edge that the way leaves this triangle through: of those it crosses outwards, the first.
+      scalar_t nearest = kLargest<scalar_t>;
+      for (int k = 0; k < 3; ++k) {
+        const Vec3<scalar_t> line = cross(p[(k + 1) % 3], p[(k + 2) % 3]);
+        const scalar_t at_owner = orientation > 0 ? line.z : -line.z;
+        const scalar_t slope = (orientation > 0 ? out->step : -out->step) * (out->axis == 0 ? line.x : line.y);
+        if (!(slope < 0)) continue;
+        const scalar_t t = at_owner / -slope;
+        if (!(t < nearest) || t < -kCrossingSlack) continue;
+        nearest = t;
+        out->corner = k;
+        out->line = line;
+      }
+      // Far inside of this triangle at the other centre: faces cross between the two.
+      if (!(nearest <= 1 + kCrossingSlack)) return false;
+      if (is_outline(item, triangle, out->corner)) {
+        out->triangle = triangle;
+        out->fixed = nearest <= 0 || nearest >= 1;
+        out->t = nearest < 0 ? scalar_t(0) : (nearest > 1 ? scalar_t(1) : nearest);
+        out->ends[0] = p[(out->corner + 1) % 3];
+        out->ends[1] = p[(out->corner + 2) % 3];
+        return true;
+      }
+      triangle = topology[static_cast<int64_t>(triangle) * 3 + out->corner] / 3;
+    }
+    return false;
   }
 };
 
@@ -184,6 +162,16 @@ struct Neighbourhood {
   }
 };
 
+// Whether an outline edge may cross one of the up to four pairs of a pixel.
+template <class scalar_t>
+DR_HD bool near_outline(const AntialiasInput<scalar_t>& in, int64_t pixel) {
+  const uint8_t* const right = in.crossed;
+  const uint8_t* const down = in.crossed + in.pixel_count;
+  // The pair at the border of a row or image is never marked, so reading across it is harmless.
+  const int64_t left = pixel > 0 ? pixel - 1 : 0, up = pixel >= in.viewport.width ? pixel - in.viewport.width : pixel;
+  return (right[pixel] | down[pixel] | right[left] | down[up]) != 0;
+}
+
 template <class scalar_t>
 DR_HD void gather_pairs(const AntialiasInput<scalar_t>& in, int64_t pixel, PixelPairs<scalar_t>* out) {
   const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
@@ -194,9 +182,9 @@ DR_HD void gather_pairs(const AntialiasInput<scalar_t>& in, int64_t pixel, Pixel
     int axis, direction;
     int64_t other;
     if (!place.neighbour(side, &axis, &direction, &other)) continue;
-    const int32_t there = in.triangle_id[other];
+    if (in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] == 0) continue;
     auto* const pair = &out->pair[out->count];
-    if (!in.pair(place.item, place.column, place.row, here, there, axis, direction, pair)) continue;
+    if (!in.pair(place.item, place.column, place.row, here, in.triangle_id[other], axis, direction, pair)) continue;
     out->other[out->count++] = other;
     out->total += pair->weight;
   }
@@ -212,6 +200,7 @@ struct AntialiasForward {
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin * channels; i < end * channels; ++i) result[i] = image[i];
     for (int64_t pixel = begin; pixel < end; ++pixel) {
+      if (!near_outline(in, pixel)) continue;
       PixelPairs<scalar_t> pairs;
       gather_pairs(in, pixel, &pairs);
       if (pairs.count == 0) continue;
@@ -239,7 +228,9 @@ struct AntialiasBackwardImage {
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin * channels; i < end * channels; ++i) grad_image[i] = grad_result[i];
-    for (int64_t pixel = begin; pixel < end; ++pixel) add_pixel(pixel);
+    for (int64_t pixel = begin; pixel < end; ++pixel) {
+      if (near_outline(in, pixel)) add_pixel(pixel);
+    }
   }
 
   DR_HD void add_pixel(int64_t pixel) const {
@@ -255,6 +246,7 @@ struct AntialiasBackwardImage {
       int axis, direction;
       int64_t other;
       if (!place.neighbour(side, &axis, &direction, &other)) continue;
+      if (in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] == 0) continue;
       const int32_t there = in.triangle_id[other];
       typename AntialiasInput<scalar_t>::Pair given;
       const int32_t column = place.column + (axis == 0 ? direction : 0), row = place.row + (axis == 1 ? direction : 0);
@@ -282,7 +274,9 @@ struct AntialiasBackwardPositions {
   int32_t channels;
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    for (int64_t pixel = begin; pixel < end; ++pixel) add_pixel(pixel, sink);
+    for (int64_t pixel = begin; pixel < end; ++pixel) {
+      if (near_outline(in, pixel)) add_pixel(pixel, sink);
+    }
   }
 
   DR_HD void add_pixel(int64_t pixel, const Sink<scalar_t>& sink) const {

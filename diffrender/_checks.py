@@ -81,6 +81,18 @@ def check_vertex_range(function: str, triangles: torch.Tensor, count: int, owner
         raise ValueError(f"{function}: triangles refers to vertex {wrong} but {owner} has {count} vertices.")
 
 
+def check_rows(function: str, triangles: torch.Tensor, triangle_id: torch.Tensor) -> None:
+    """Every visible triangle is a row of `triangles`: on the CPU, on CUDA if set_checks asked for it."""
+    if triangle_id.numel() == 0 or not can_read(triangle_id):
+        return
+    highest = int(triangle_id.max())
+    if highest >= triangles.shape[0]:
+        raise ValueError(
+            f"{function}: triangles has {triangles.shape[0]} rows but fragments show triangle {highest}. "
+            "Its rows must stand for the triangles that were rasterized."
+        )
+
+
 def check_choice(function: str, argument: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
         fail(ValueError, function, argument, "be one of " + ", ".join(repr(c) for c in choices), repr(value))

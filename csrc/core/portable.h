@@ -83,6 +83,15 @@ DR_HD void atomic_max(uint64_t* address, uint64_t value) {
 #endif
 }
 
+// Several threads may set the same flag at once, all to the same value.
+DR_HD void set_flag(uint8_t* flag) {
+#if defined(__CUDA_ARCH__)
+  *flag = 1;
+#else
+  __atomic_store_n(flag, uint8_t(1), __ATOMIC_RELAXED);
+#endif
+}
+
 // Returns the value before the addition.
 DR_HD uint64_t atomic_add(uint64_t* address, uint64_t value) {
 #if defined(__CUDA_ARCH__)

@@ -2,9 +2,10 @@
 
 A custom Function because the true derivative is missing from the other stages (which triangle a pixel shows is piecewise
 constant) and because the forward leaves the framework. Method "pairs" blends neighbouring pixels across the silhouette
-edge that passes between their centres (the idea of Laine et al. 2020, section 3.6, with other weights: each edge is
-counted once over both axes, and a pixel stays a mean of input colours). It sees an edge only where the triangle that
-owns it also owns a pixel centre beside it; thin and grazing triangles lose part of their gradient.
+edge that passes between their centres (the idea of Laine et al. 2020, section 3.6, with changes: the edge is found by
+walking over the mesh from the pixel's triangle, so that it need not belong to a triangle that shows at a centre; each
+edge is counted once over both axes; a pixel stays a mean of input colours). Not handled: more than one edge between two
+centres, faces that cross each other, edges of surfaces too thin to show at any centre.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def antialias(
 
     Gradients: exact to image and to x, y, w of clip_positions (none to z), at fixed triangle_id. As a derivative of the
         ideal box-filtered image it is approximate: see docs/gradients.md.
-    Memory: saves image, clip_positions, triangles, triangle_id, and one byte per triangle.
+    Memory: saves image, clip_positions, triangles, topology, triangle_id, and one byte per triangle.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
@@ -86,12 +87,17 @@ def antialias(
     _checks.check_same_type("antialias", "fragments", triangle_id, "clip_positions", positions)
     indices = _checks.check_triangles("antialias", triangles, positions)
     _checks.check_vertex_range("antialias", indices, positions.shape[1], "clip_positions")
+    _checks.check_rows("antialias", indices, triangle_id)
     indices = indices.to(torch.int32)
     if topology is None:
         topology = edge_topology(indices, positions)
-    elif tuple(topology.shape) != tuple(indices.shape):
-        expected = f"have the shape of triangles {_checks.shape_text(indices)}"
-        _checks.fail(ValueError, "antialias", "topology", expected, _checks.shape_text(topology))
+    else:
+        _checks.check_tensor("antialias", "topology", topology)
+        if topology.dtype not in (torch.int32, torch.int64):
+            _checks.fail(TypeError, "antialias", "topology", "be int32 or int64", str(topology.dtype))
+        if tuple(topology.shape) != tuple(indices.shape):
+            expected = f"have the shape of triangles {_checks.shape_text(indices)}"
+            _checks.fail(ValueError, "antialias", "topology", expected, _checks.shape_text(topology))
     _checks.check_same_type("antialias", "topology", topology, "clip_positions", positions)
     return _AntialiasPairs.apply(colors, triangle_id, positions, indices, topology.to(torch.int32))[0]
 
@@ -105,8 +111,7 @@ class _AntialiasPairs(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        image, triangle_id, positions, triangles, _ = inputs
-        ctx.save_for_backward(image, triangle_id, positions, triangles, output[1])
+        ctx.save_for_backward(*inputs, output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
@@ -124,12 +129,15 @@ class _AntialiasPairsBackward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(image, triangle_id, positions, triangles, silhouette, grad_result, need_image, need_positions):
+    def forward(
+        image, triangle_id, positions, triangles, topology, silhouette, grad_result, need_image, need_positions
+    ):
         return torch.ops.diffrender.antialias_pairs_backward(
             image,
             triangle_id,
             positions,
             triangles,
+            topology,
             silhouette,
             grad_result,
             need_image,
@@ -153,7 +161,9 @@ def _(image, triangle_id, positions, triangles, topology):
 
 
 @register_fake("antialias_pairs_backward")
-def _(image, triangle_id, positions, triangles, silhouette, grad_result, need_image, need_positions, scatter):
+def _(
+    image, triangle_id, positions, triangles, topology, silhouette, grad_result, need_image, need_positions, scatter
+):
     batch, vertices = positions.shape[:2]
     return (
         image.new_empty((image.shape[0] if need_image else 0, *image.shape[1:])),

@@ -74,6 +74,7 @@ def interpolate(
     if values.shape[0] not in (1, triangle_id.shape[0]):
         expected = f"have the batch size of fragments ({triangle_id.shape[0]}) or 1"
         _checks.fail(ValueError, "interpolate", "attributes", expected, str(values.shape[0]))
+    _checks.check_rows("interpolate", indices, triangle_id)
     indices = indices.to(torch.int32)
     result = _Interpolate.apply(values, indices, triangle_id, barycentrics, 1.0)
     if derivatives is None:

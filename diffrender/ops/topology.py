@@ -1,4 +1,4 @@
-"""Edge topology: for every edge of every triangle, the vertex on its other side.
+"""Edge topology: for every edge of every triangle, the same edge as its other triangle has it.
 
 Plain torch, once per mesh. Edges are matched by vertex position where positions are given, so that vertices which a
 loader split for texture seams do not turn the seam into an outline.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import torch
 
 from .. import _checks
+from .._autograd import register_vmap
 
 
 def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
-    """Vertex opposite to each edge, for `antialias`.
+    """Twin of each edge, for `antialias`.
 
     Args:
         triangles: (T, 3) int32 or int64.
@@ -20,16 +21,17 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
             as one. None = vertices are what their index says.
 
     Returns:
-        (T, 3) int32. Entry [t, k] belongs to the edge between corners k + 1 and k + 2 of triangle t, and names the third
-        vertex of the other triangle at that edge; -1 where there is none: borders, edges of three or more triangles, and
-        all edges of a triangle that uses a vertex twice.
+        (T, 3) int32. Entry [t, k] belongs to the edge opposite corner k of triangle t (between corners k + 1 and k + 2).
+        It is 3 * u + m, where u is the other triangle at that edge and m the corner of u that lies opposite to it; -1
+        where there is none: borders, edges of three or more triangles, and all edges of a triangle that uses a vertex
+        twice.
 
     Raises:
         TypeError, ValueError: a wrong type or shape, or (on the CPU) an index outside of `positions`.
 
     Example:
         >>> dr.edge_topology(torch.tensor([[0, 1, 2], [1, 3, 2]]))
-        tensor([[ 3, -1, -1],
+        tensor([[ 4, -1, -1],
                 [-1,  0, -1]], dtype=torch.int32)
     """
     _checks.check_tensor("edge_topology", "triangles", triangles)
@@ -63,9 +65,8 @@ def _edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None) -> t
     paired = (same & ~before & ~after & (ordered[1:] >= 0)).nonzero().squeeze(1)
     a, b = order[paired], order[paired + 1]
     result = torch.full((3 * count,), -1, dtype=torch.int32, device=triangles.device)
-    flat = triangles.flatten().to(torch.int32)
-    result[a] = flat[b]
-    result[b] = flat[a]
+    result[a] = b.to(torch.int32)
+    result[b] = a.to(torch.int32)
     return result.view(count, 3)
 
 
@@ -82,3 +83,6 @@ def _weld(positions: torch.Tensor) -> torch.Tensor:
 @_edge_topology.register_fake
 def _(triangles, positions):
     return triangles.new_empty(triangles.shape, dtype=torch.int32)
+
+
+register_vmap("edge_topology")

@@ -1,0 +1,139 @@
+// The outline of a mesh on screen: which edges belong to it, and which pairs of neighbouring pixels they may cross.
+#pragma once
+
+#include "rasterize_geometry.h"
+
+namespace diffrender {
+
+// One bit per edge of every triangle: the outline passes there, because the edge is a border or both its triangles lie
+// on the same side of the plane through it and the eye.
+template <class scalar_t>
+struct OutlineEdges {
+  RasterMesh<scalar_t> mesh;
+  const int32_t* topology;  // [T, 3] twin corner across each edge, -1 = border
+  uint8_t* silhouette;      // [B or 1, T]
+
+  // det(a, b, p) with differences taken first: small triangles keep their digits.
+  DR_HD static scalar_t side(Vec3<scalar_t> a, Vec3<scalar_t> ab, Vec3<scalar_t> p) {
+    return dot(a, cross(ab, p - a));
+  }
+
+  DR_HD Vec3<scalar_t> homogeneous(int64_t item, int32_t index) const {
+    const Vec4<scalar_t> v = mesh.vertex(item, index);
+    return {v.x, v.y, v.w};
+  }
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t item = i / mesh.triangle_count;
+      const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
+      int32_t index[3];
+      silhouette[i] = mesh.indices(triangle, index) ? bits(item, triangle, index) : 0;
+    }
+  }
+
+  DR_HD uint8_t bits(int64_t item, int32_t triangle, const int32_t index[3]) const {
+    const Vec3<scalar_t> p[3] = {homogeneous(item, index[0]), homogeneous(item, index[1]), homogeneous(item, index[2])};
+    // The same for all three edges, up to rounding.
+    const scalar_t own = side(p[0], p[1] - p[0], p[2]);
+    uint32_t result = 0;
+    for (int k = 0; k < 3; ++k) {
+      const int32_t twin = topology[static_cast<int64_t>(triangle) * 3 + k];
+      const int32_t across = twin < 0 || twin >= 3 * int64_t(mesh.triangle_count) ? -1 : mesh.triangles[twin];
+      bool outline = across < 0 || across >= mesh.vertex_count;
+      if (!outline) {
+        const Vec3<scalar_t> a = p[(k + 1) % 3];
+        const scalar_t other = side(a, p[(k + 2) % 3] - a, homogeneous(item, across));
+        outline = (own > 0 && other > 0) || (own < 0 && other < 0);
+      }
+      result |= outline ? 1u << k : 0u;
+    }
+    return static_cast<uint8_t>(result);
+  }
+};
+
+// Marks the pixel pairs that an outline edge may cross. Generous: a mark only means that the pair is worth a look.
+template <class scalar_t>
+struct MarkCrossedPairs {
+  RasterMesh<scalar_t> mesh;
+  Viewport<scalar_t> viewport;
+  const uint8_t* silhouette;  // [B or 1, T]
+  uint8_t* crossed;           // [2, B, H, W] pairs to the right, pairs downwards; zero on entry
+  int64_t pixel_count;        // B * H * W
+  int64_t triangles_per_item;  // T, also where the batch shares the outline
+
+  // In pixels. Covers kCrossingSlack of antialias.h and the rounding of the projection.
+  static constexpr scalar_t kMargin = scalar_t(0.125);
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t item = i / triangles_per_item;
+      const int32_t triangle = static_cast<int32_t>(i - item * triangles_per_item);
+      const uint32_t bits = silhouette[(mesh.item_stride == 0 ? 0 : item * triangles_per_item) + triangle];
+      if (bits == 0) continue;
+      int32_t index[3];
+      mesh.indices(triangle, index);  // bits are only set for valid triangles
+      for (int k = 0; k < 3; ++k) {
+        if ((bits >> k & 1) == 0) continue;
+        mark_edge(item, mesh.vertex(item, index[(k + 1) % 3]), mesh.vertex(item, index[(k + 2) % 3]));
+      }
+    }
+  }
+
+  DR_HD void mark_edge(int64_t item, Vec4<scalar_t> a, Vec4<scalar_t> b) const {
+    if (!is_finite(a) || !is_finite(b)) return;
+    // What lies before the near plane is not seen, and w > 0 behind it.
+    const scalar_t da = a.z + a.w, db = b.z + b.w;
+    if (da < 0 && db < 0) return;
+    if (da < 0) a = cut(b, a, db / (db - da));
+    if (db < 0) b = cut(a, b, da / (da - db));
+    if (!(a.w > 0) || !(b.w > 0)) return;
+    const Vec2<scalar_t> start = to_pixels(a), stop = to_pixels(b);
+    mark_lines(item, start.x, start.y, stop.x, stop.y, viewport.width, viewport.height, 1, viewport.width, crossed);
+    mark_lines(item, start.y, start.x, stop.y, stop.x, viewport.height, viewport.width, viewport.width, 1,
+               crossed + pixel_count);
+  }
+
+  DR_HD static Vec4<scalar_t> cut(Vec4<scalar_t> inner, Vec4<scalar_t> outer, scalar_t t) {
+    return {inner.x + t * (outer.x - inner.x), inner.y + t * (outer.y - inner.y), inner.z + t * (outer.z - inner.z),
+            inner.w + t * (outer.w - inner.w)};
+  }
+
+  // Pixel coordinates in which centres are whole numbers.
+  DR_HD Vec2<scalar_t> to_pixels(Vec4<scalar_t> v) const {
+    return {(v.x / v.w) * viewport.half_width + viewport.half_width - scalar_t(0.5),
+            viewport.half_height - (v.y / v.w) * viewport.half_height - scalar_t(0.5)};
+  }
+
+  // For every line of centres v = integer that the edge (u0, v0)-(u1, v1) meets: the pairs along u around the crossing.
+  DR_HD void mark_lines(int64_t item, scalar_t u0, scalar_t v0, scalar_t u1, scalar_t v1, int32_t size_u,
+                        int32_t size_v, int64_t stride_u, int64_t stride_v, uint8_t* marks) const {
+    const scalar_t low = v0 < v1 ? v0 : v1, high = v0 < v1 ? v1 : v0;
+    const scalar_t left = u0 < u1 ? u0 : u1, right = u0 < u1 ? u1 : u0;
+    if (!(high >= -kMargin && low <= size_v - 1 + kMargin && right >= -kMargin && left <= size_u - 1 + kMargin)) return;
+    const scalar_t first = low - kMargin, last = high + kMargin;
+    const int32_t begin = first > 0 ? static_cast<int32_t>(std::ceil(first)) : 0;
+    const int32_t end = last < size_v - 1 ? static_cast<int32_t>(std::floor(last)) : size_v - 1;
+    const scalar_t slope = high > low ? (u1 - u0) / (v1 - v0) : scalar_t(0);
+    // An edge nearly along a line of centres crosses it anywhere within the margin: its whole length then counts.
+    const scalar_t spread = kMargin * (1 + (slope < 0 ? -slope : slope));
+    for (int32_t v = begin; v <= end; ++v) {
+      const scalar_t u = u0 + slope * (v - v0);
+      const scalar_t from = high - low > kMargin ? u - spread : left - kMargin;
+      const scalar_t to = high - low > kMargin ? u + spread : right + kMargin;
+      mark_pairs(item, from > left - kMargin ? from : left - kMargin, to < right + kMargin ? to : right + kMargin, v,
+                 size_u, stride_u, stride_v, marks);
+    }
+  }
+
+  DR_HD void mark_pairs(int64_t item, scalar_t from, scalar_t to, int32_t v, int32_t size_u, int64_t stride_u,
+                        int64_t stride_v, uint8_t* marks) const {
+    if (!(to >= 0) || !(from <= size_u - 1)) return;
+    const int32_t begin = from > 0 ? static_cast<int32_t>(from) : 0;
+    const int32_t last = to < size_u - 1 ? static_cast<int32_t>(to) : size_u - 2;
+    const int64_t base = item * viewport.width * viewport.height + v * stride_v;
+    for (int32_t u = begin; u <= last; ++u) set_flag(marks + base + u * stride_u);
+  }
+};
+
+}  // namespace diffrender

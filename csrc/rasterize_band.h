@@ -1,0 +1,475 @@
+// One band of rows of the CPU rasterizer: visibility of every triangle that touches it, then the fragments.
+//
+// Triangles are drawn by size. All ways decide coverage by the same integers and compute the key by the same operations
+// in the same order (pixel_frame, depth_at, clamp_key of rasterize_geometry.h), so that the result does not depend on
+// which one is taken:
+//   tiny    boxes of at most 4 x 4 centres: hits are queued, and their keys computed for kLanes hits at a time
+//   narrow  boxes of at most kLanes columns: one block of lanes per row
+//   other   the exact span of each row, by a division that is carried from row to row
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "core/lanes.h"
+#include "rasterize.h"
+
+namespace diffrender {
+
+struct SnappedVertex {
+  int32_t x, y;
+};
+constexpr int32_t kNotInside = INT32_MIN;             // x of a vertex whose triangles have to be clipped
+constexpr int32_t kSmallExtent = 64 * kSubpixels;     // edge functions of a triangle this small fit 32 bits
+constexpr int32_t kTinySide = 4;                      // centres across and down
+
+// What the bands of a rasterizer share.
+template <class scalar_t>
+struct BandInput {
+  RasterMesh<scalar_t> mesh;
+  Viewport<scalar_t> viewport;
+  const int32_t* beneath;          // [B, H, W] triangle ids of the layer in front, or null
+  FragmentOutput<scalar_t> output;
+  const scalar_t* column_centers;  // [W + kLanes]
+};
+
+// Calls body for every part of a triangle that has to be clipped.
+template <class scalar_t, class F>
+void for_each_clipped(const RasterMesh<scalar_t>& mesh, const Viewport<scalar_t>& viewport, int64_t item,
+                      const int32_t index[3], const F& body) {
+  const Vec4<scalar_t> v[3] = {mesh.vertex(item, index[0]), mesh.vertex(item, index[1]), mesh.vertex(item, index[2])};
+  if ((v[0].z < -v[0].w && v[1].z < -v[1].w && v[2].z < -v[2].w) ||
+      (v[0].z > v[0].w && v[1].z > v[1].w && v[2].z > v[2].w)) {
+    return;
+  }
+  int32_t x[kMaximumPolygon], y[kMaximumPolygon];
+  const int corners = clip_and_snap(v, viewport, x, y);
+  for (int i = 1; i + 1 < corners; ++i) {
+    ScreenTriangle part;
+    if (make_screen_triangle(x[0], y[0], x[i], y[i], x[i + 1], y[i + 1], mesh.cull, viewport.width, viewport.height,
+                             &part)) {
+      body(part);
+    }
+  }
+}
+
+// One edge of a triangle as a bound on the columns of a row: exact floor division, carried from row to row.
+template <class Integer>
+struct SpanEdge {
+  Integer quotient, remainder, step_quotient, step_remainder, divisor;
+  int32_t dy;
+
+  static Integer floor_divide(Integer a, Integer b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+
+  // The edge function is value - (column - column_begin) * 256 dy, and value grows by 256 dx from row to row.
+  SpanEdge(const ScreenTriangle& t, int k) {
+    const int next = k == 2 ? 0 : k + 1;
+    dy = t.y[next] - t.y[k];
+    const Integer value = static_cast<Integer>(edge_function(t, k, t.column_begin, t.row_begin));
+    const Integer step = static_cast<Integer>(t.x[next] - t.x[k]) * kSubpixels;
+    divisor = dy == 0 ? 1 : static_cast<Integer>(dy < 0 ? -dy : dy) * kSubpixels;
+    quotient = floor_divide(value, divisor);
+    remainder = value - quotient * divisor;
+    step_quotient = floor_divide(step, divisor);
+    step_remainder = step - step_quotient * divisor;
+  }
+
+  // Narrows [*first, *last], columns relative to column_begin.
+  void bound(Integer* first, Integer* last) const {
+    if (dy > 0) {
+      *last = std::min(*last, quotient);
+    } else if (dy < 0) {
+      *first = std::max(*first, static_cast<Integer>(-quotient));
+    } else if (quotient < 0) {
+      *last = -1;
+    }
+  }
+
+  void next_row() {
+    quotient += step_quotient;
+    remainder += step_remainder;
+    if (remainder >= divisor) {
+      remainder -= divisor;
+      ++quotient;
+    }
+  }
+};
+
+template <class scalar_t, bool peel>
+class Band {
+ public:
+  Band(const BandInput<scalar_t>& input, int64_t item, int32_t row_begin, int32_t row_end,
+       const SnappedVertex* vertices)
+      : in_(input),
+        item_(item),
+        row_begin_(row_begin),
+        row_end_(row_end),
+        width_(input.viewport.width),
+        stride_(input.viewport.width + kLanes),
+        vertices_(vertices) {}
+
+  // Draws the listed triangles, in ascending order, and writes the fragments of the band.
+  void run(const int32_t* triangles, int64_t count) {
+    if (count > 0) {
+      const int64_t size = static_cast<int64_t>(row_end_ - row_begin_) * stride_;
+      keys_.reset(new scalar_t[size]);
+      ids_.reset(new int32_t[size]);
+      // Just beyond the far plane: one comparison then tests both the buffer and the plane.
+      std::fill_n(keys_.get(), size, std::nextafter(scalar_t(1), scalar_t(2)));
+      std::fill_n(ids_.get(), size, -1);
+      if constexpr (peel) prepare_layer_in_front(size);
+      for (int64_t i = 0; i < count; ++i) draw(triangles[i]);
+      flush_hits();
+    }
+    for (int32_t row = row_begin_; row < row_end_; ++row) resolve(row, count > 0);
+  }
+
+ private:
+  using Values = Lanes<scalar_t>;
+  using Mask = LaneMask<scalar_t>;
+
+  // A triangle as the depth test needs it.
+  struct Plane {
+    Vec4<scalar_t> v[3];
+    KeyRange<scalar_t> range;
+    int32_t id;
+    bool all_inside;
+  };
+
+  // Keys of kLanes pixels of any triangles.
+  struct LanePlane {
+    Values x[3], y[3], z[3], w[3], low, high;
+  };
+
+  DR_HD static Values lane_keys(const Values& fx, const Values q_y[3], const LanePlane& p) {
+    const Values q0x = p.x[0] - fx * p.w[0], q1x = p.x[1] - fx * p.w[1], q2x = p.x[2] - fx * p.w[2];
+    const Values a0 = q1x * q_y[2] - q_y[1] * q2x, a1 = q2x * q_y[0] - q_y[2] * q0x, a2 = q0x * q_y[1] - q_y[0] * q1x;
+    const Values z = a0 * p.z[0] + a1 * p.z[1] + a2 * p.z[2], w = a0 * p.w[0] + a1 * p.w[1] + a2 * p.w[2];
+    const Values depth = z * reciprocal_or_zero_lanes<scalar_t>(w);
+    const Values above = p.low > depth ? p.low : depth;
+    return p.high < above ? p.high : above;
+  }
+
+  int64_t row_offset(int32_t row) const { return static_cast<int64_t>(row - row_begin_) * stride_; }
+
+  Plane make_plane(int32_t triangle, const int32_t index[3], bool all_inside) const {
+    Plane p{{in_.mesh.vertex(item_, index[0]), in_.mesh.vertex(item_, index[1]), in_.mesh.vertex(item_, index[2])},
+            {},
+            triangle,
+            all_inside};
+    p.range = key_range(p.v, all_inside);
+    return p;
+  }
+
+  void prepare_layer_in_front(int64_t size) {
+    front_keys_.reset(new scalar_t[size]);
+    front_ids_.reset(new int32_t[size]);
+    // A key above every other lets nothing through: where the layer in front shows background, so does this one.
+    std::fill_n(front_keys_.get(), size, scalar_t(4));
+    std::fill_n(front_ids_.get(), size, -1);
+    for (int32_t row = row_begin_; row < row_end_; ++row) {
+      const int64_t pixel = (item_ * in_.viewport.height + row) * width_;
+      for (int32_t c = 0; c < width_; ++c) {
+        const int32_t triangle = in_.beneath[pixel + c];
+        scalar_t key;
+        if (!visibility_key(in_.mesh, in_.viewport, item_, triangle, c, row, &key)) continue;
+        front_keys_[row_offset(row) + c] = key;
+        front_ids_[row_offset(row) + c] = triangle;
+      }
+    }
+  }
+
+  void draw(int32_t triangle) {
+    int32_t index[3];
+    in_.mesh.indices(triangle, index);  // checked while binning
+    const SnappedVertex a = vertices_[index[0]], b = vertices_[index[1]], c = vertices_[index[2]];
+    if ((a.x != kNotInside) & (b.x != kNotInside) & (c.x != kNotInside)) [[likely]] {
+      ScreenTriangle t;
+      make_screen_triangle(a.x, a.y, b.x, b.y, c.x, c.y, in_.mesh.cull, width_, in_.viewport.height, &t);
+      draw_part(t, triangle, index, true);
+    } else {
+      for_each_clipped(in_.mesh, in_.viewport, item_, index,
+                       [&](const ScreenTriangle& part) { draw_part(part, triangle, index, false); });
+    }
+  }
+
+  void draw_part(ScreenTriangle t, int32_t triangle, const int32_t index[3], bool all_inside) {
+    t.row_begin = std::max(t.row_begin, row_begin_);
+    t.row_end = std::min(t.row_end, row_end_);
+    if (t.row_begin >= t.row_end) return;
+    const int32_t columns = t.column_end - t.column_begin, rows = t.row_end - t.row_begin;
+    const bool small = maximum(t.x[0], t.x[1], t.x[2]) - minimum(t.x[0], t.x[1], t.x[2]) <= kSmallExtent &&
+                       maximum(t.y[0], t.y[1], t.y[2]) - minimum(t.y[0], t.y[1], t.y[2]) <= kSmallExtent;
+    if (!small) {
+      draw_spans<int64_t>(t, make_plane(triangle, index, all_inside));
+    } else if (columns <= kTinySide && rows <= kTinySide && all_inside && !peel) {
+      draw_tiny(t, triangle, index);
+    } else if (columns <= kLanes) {
+      draw_narrow(t, make_plane(triangle, index, all_inside));
+    } else {
+      draw_spans<int32_t>(t, make_plane(triangle, index, all_inside));
+    }
+  }
+
+  // Edge functions of a small triangle at its first centre, and their growth per column and row.
+  struct SmallEdges {
+    int32_t value[3], column[3], row[3];
+
+    DR_HD explicit SmallEdges(const ScreenTriangle& t) {
+      const int32_t px = t.column_begin * kSubpixels + kSubpixels / 2, py = t.row_begin * kSubpixels + kSubpixels / 2;
+      for (int k = 0; k < 3; ++k) {
+        const int next = k == 2 ? 0 : k + 1;
+        const int32_t dx = t.x[next] - t.x[k], dy = t.y[next] - t.y[k];
+        value[k] = dx * (py - t.y[k]) - dy * (px - t.x[k]) - (owns_samples_on_edge(dx, dy) ? 0 : 1);
+        column[k] = -dy * kSubpixels;
+        row[k] = dx * kSubpixels;
+      }
+    }
+  };
+
+  void draw_tiny(const ScreenTriangle& t, int32_t triangle, const int32_t index[3]) {
+    const SmallEdges e(t);
+    // Two rows of four centres in one block of lanes.
+    constexpr IntLanes kAcross = {0, 1, 2, 3, 0, 1, 2, 3}, kDown = {0, 0, 0, 0, 1, 1, 1, 1};
+    const int32_t rows = t.row_end - t.row_begin;
+    const IntLanes in_columns = kAcross < t.column_end - t.column_begin;
+    IntLanes e0 = e.value[0] + e.column[0] * kAcross + e.row[0] * kDown;
+    IntLanes e1 = e.value[1] + e.column[1] * kAcross + e.row[1] * kDown;
+    IntLanes e2 = e.value[2] + e.column[2] * kAcross + e.row[2] * kDown;
+    for (int32_t down = 0; down < rows; down += 2) {
+      uint32_t hits = lane_bits(((e0 | e1 | e2) >= 0) & in_columns & (kDown < rows - down));
+      for (; hits != 0; hits &= hits - 1) {
+        const int32_t lane = __builtin_ctz(hits);
+        add_hit(t.column_begin + (lane & 3), t.row_begin + down + (lane >> 2), triangle, index);
+      }
+      e0 += 2 * e.row[0];
+      e1 += 2 * e.row[1];
+      e2 += 2 * e.row[2];
+    }
+  }
+
+  void add_hit(int32_t column, int32_t row, int32_t triangle, const int32_t index[3]) {
+    Hits& h = hits_;
+    for (int i = 0; i < 3; ++i) {
+      const Vec4<scalar_t> v = in_.mesh.vertex(item_, index[i]);
+      h.x[i][h.count] = v.x;
+      h.y[i][h.count] = v.y;
+      h.z[i][h.count] = v.z;
+      h.w[i][h.count] = v.w;
+    }
+    h.fx[h.count] = in_.column_centers[column];
+    h.fy[h.count] = in_.viewport.center_y(row);
+    h.offset[h.count] = static_cast<int32_t>(row_offset(row)) + column;
+    h.id[h.count] = triangle;
+    if (++h.count == kLanes) flush_hits();
+  }
+
+  void flush_hits() {
+    Hits& h = hits_;
+    if (h.count == 0) return;
+    LanePlane p;
+    Values q_y[3], z_over_w[3];
+    const Values fx = load_lanes<Values>(h.fx), fy = load_lanes<Values>(h.fy);
+    for (int i = 0; i < 3; ++i) {
+      p.x[i] = load_lanes<Values>(h.x[i]);
+      p.y[i] = load_lanes<Values>(h.y[i]);
+      p.z[i] = load_lanes<Values>(h.z[i]);
+      p.w[i] = load_lanes<Values>(h.w[i]);
+      q_y[i] = p.y[i] - fy * p.w[i];
+      z_over_w[i] = p.z[i] / p.w[i];
+    }
+    // key_range(), lane by lane; all corners are inside here.
+    const Values low01 = z_over_w[0] < z_over_w[1] ? z_over_w[0] : z_over_w[1];
+    const Values high01 = z_over_w[0] < z_over_w[1] ? z_over_w[1] : z_over_w[0];
+    p.low = low01 < z_over_w[2] ? low01 : z_over_w[2];
+    p.high = high01 > z_over_w[2] ? high01 : z_over_w[2];
+    scalar_t key[kLanes];
+    store_lanes(key, lane_keys(fx, q_y, p));
+    for (int32_t i = 0; i < h.count; ++i) {
+      scalar_t& nearest = keys_[h.offset[i]];
+      int32_t& shown = ids_[h.offset[i]];
+      // Larger triangles of higher index may have been drawn while these waited: ties need a look at the ids.
+      if (key[i] < nearest || (key[i] == nearest && h.id[i] < shown)) {
+        nearest = key[i];
+        shown = h.id[i];
+      }
+    }
+    h.count = 0;
+  }
+
+  // Depth test of a block of pixels of one triangle in one row.
+  struct Row {
+    const LanePlane& plane;
+    const Plane& triangle;
+    Values q_y[3];
+    const scalar_t* centers;
+    scalar_t* keys;
+    int32_t* ids;
+    const scalar_t* front_keys;
+    const int32_t* front_ids;
+
+    DR_HD Row(const Band& band, const LanePlane& lanes, const Plane& p, int32_t row)
+        : plane(lanes),
+          triangle(p),
+          centers(band.in_.column_centers),
+          keys(band.keys_.get() + band.row_offset(row)),
+          ids(band.ids_.get() + band.row_offset(row)),
+          front_keys(peel ? band.front_keys_.get() + band.row_offset(row) : nullptr),
+          front_ids(peel ? band.front_ids_.get() + band.row_offset(row) : nullptr) {
+      const scalar_t fy = band.in_.viewport.center_y(row);
+      for (int i = 0; i < 3; ++i) q_y[i] = (p.v[i].y - fy * p.v[i].w) - Values{};
+    }
+
+    DR_HD void draw(int32_t column, const IntLanes& inside) const {
+      const Values key = lane_keys(load_lanes<Values>(centers + column), q_y, plane);
+      const Values nearest = load_lanes<Values>(keys + column);
+      Mask better = __builtin_convertvector(inside, Mask) & (key < nearest);
+      // Keys of triangles inside of the frustum are clamped to its depths anyway.
+      if (!triangle.all_inside) better &= key >= scalar_t(-1);
+      if constexpr (peel) {
+        const Values front = load_lanes<Values>(front_keys + column);
+        const IntLanes later = triangle.id > load_lanes<IntLanes>(front_ids + column);
+        better &= (key > front) | ((key == front) & __builtin_convertvector(later, Mask));
+      }
+      store_lanes(keys + column, better ? key : nearest);
+      const IntLanes shown = load_lanes<IntLanes>(ids + column);
+      store_lanes(ids + column, __builtin_convertvector(better, IntLanes) ? triangle.id - IntLanes{} : shown);
+    }
+  };
+
+  DR_HD static LanePlane broadcast(const Plane& p) {
+    LanePlane lanes;
+    for (int i = 0; i < 3; ++i) {
+      lanes.x[i] = p.v[i].x - Values{};
+      lanes.y[i] = p.v[i].y - Values{};
+      lanes.z[i] = p.v[i].z - Values{};
+      lanes.w[i] = p.v[i].w - Values{};
+    }
+    lanes.low = p.range.low - Values{};
+    lanes.high = p.range.high - Values{};
+    return lanes;
+  }
+
+  void draw_narrow(const ScreenTriangle& t, const Plane& plane) {
+    const SmallEdges e(t);
+    const LanePlane lanes = broadcast(plane);
+    const IntLanes in_columns = kLaneIndex < t.column_end - t.column_begin;
+    IntLanes e0 = e.value[0] + e.column[0] * kLaneIndex;
+    IntLanes e1 = e.value[1] + e.column[1] * kLaneIndex;
+    IntLanes e2 = e.value[2] + e.column[2] * kLaneIndex;
+    for (int32_t row = t.row_begin; row < t.row_end; ++row) {
+      const IntLanes inside = ((e0 | e1 | e2) >= 0) & in_columns;
+      if (any_lane(inside)) Row(*this, lanes, plane, row).draw(t.column_begin, inside);
+      e0 += e.row[0];
+      e1 += e.row[1];
+      e2 += e.row[2];
+    }
+  }
+
+  template <class Integer>
+  void draw_spans(const ScreenTriangle& t, const Plane& plane) {
+    const LanePlane lanes = broadcast(plane);
+    SpanEdge<Integer> edges[3] = {SpanEdge<Integer>(t, 0), SpanEdge<Integer>(t, 1), SpanEdge<Integer>(t, 2)};
+    for (int32_t row = t.row_begin; row < t.row_end; ++row) {
+      Integer first = 0, last = t.column_end - t.column_begin - 1;
+      for (SpanEdge<Integer>& edge : edges) {
+        edge.bound(&first, &last);
+        edge.next_row();
+      }
+      if (first > last) continue;
+      const Row place(*this, lanes, plane, row);
+      for (Integer c = first; c <= last; c += kLanes) {
+        place.draw(t.column_begin + static_cast<int32_t>(c), kLaneIndex <= static_cast<int32_t>(last - c));
+      }
+    }
+  }
+
+  void resolve(int32_t row, bool drawn) {
+    const FragmentOutput<scalar_t>& out = in_.output;
+    const int64_t pixel = (item_ * in_.viewport.height + row) * width_;
+    if (!drawn) {
+      write_background(pixel, width_);
+      return;
+    }
+    const int32_t* const ids = ids_.get() + row_offset(row);
+    std::memcpy(out.triangle_id + pixel, ids, sizeof(int32_t) * width_);
+    const scalar_t fy = in_.viewport.center_y(row);
+    for (int32_t c = 0; c < width_;) {
+      const int32_t triangle = ids[c];
+      int32_t end = c + 1;
+      while (end < width_ && ids[end] == triangle) ++end;
+      if (triangle < 0) {
+        write_background(pixel + c, end - c);
+      } else {
+        int32_t index[3];
+        in_.mesh.indices(triangle, index);
+        const Vec4<scalar_t> v[3] = {in_.mesh.vertex(item_, index[0]), in_.mesh.vertex(item_, index[1]),
+                                     in_.mesh.vertex(item_, index[2])};
+        if (out.derivatives == nullptr) {
+          write_run(pixel, c, end, fy, v);
+        } else {
+          for (int32_t i = c; i < end; ++i) out.write(pixel + i, v, in_.viewport, i, row);
+        }
+      }
+      c = end;
+    }
+  }
+
+  void write_background(int64_t pixel, int32_t count) const {
+    const FragmentOutput<scalar_t>& out = in_.output;
+    std::fill_n(out.triangle_id + pixel, count, -1);
+    std::fill_n(out.barycentrics + 2 * pixel, 2 * static_cast<int64_t>(count), scalar_t(0));
+    std::fill_n(out.depth + pixel, count, scalar_t(1));
+    if (out.derivatives != nullptr) {
+      std::fill_n(out.derivatives + 4 * pixel, 4 * static_cast<int64_t>(count), scalar_t(0));
+    }
+  }
+
+  // FragmentOutput::write() for a run of pixels of one triangle, without derivatives.
+  void write_run(int64_t pixel, int32_t begin, int32_t end, scalar_t fy, const Vec4<scalar_t> v[3]) const {
+    scalar_t* const barycentrics = in_.output.barycentrics + 2 * pixel;
+    scalar_t* const depth = in_.output.depth + pixel;
+    int32_t c = begin;
+    if (c + kLanes <= end) {
+      const scalar_t q0y = v[0].y - fy * v[0].w, q1y = v[1].y - fy * v[1].w, q2y = v[2].y - fy * v[2].w;
+      for (; c + kLanes <= end; c += kLanes) {
+        const Values fx = load_lanes<Values>(in_.column_centers + c);
+        const Values q0x = v[0].x - fx * v[0].w, q1x = v[1].x - fx * v[1].w, q2x = v[2].x - fx * v[2].w;
+        const Values a0 = q1x * q2y - q1y * q2x, a1 = q2x * q0y - q2y * q0x, a2 = q0x * q1y - q0y * q1x;
+        const Values inverse = reciprocal_or_zero_lanes<scalar_t>(a0 + a1 + a2);
+        const Values z = a0 * v[0].z + a1 * v[1].z + a2 * v[2].z, w = a0 * v[0].w + a1 * v[1].w + a2 * v[2].w;
+        store_lanes(depth + c, z * reciprocal_or_zero_lanes<scalar_t>(w));
+        const Values b0 = a0 * inverse, b1 = a1 * inverse;
+        store_lanes(barycentrics + 2 * c, interleave_low(b0, b1));
+        store_lanes(barycentrics + 2 * c + kLanes, interleave_high(b0, b1));
+      }
+    }
+    for (; c < end; ++c) {
+      const PixelFrame<scalar_t> f = pixel_frame(v, in_.column_centers[c], fy);
+      const scalar_t inverse = reciprocal_or_zero(f.a[0] + f.a[1] + f.a[2]);
+      barycentrics[2 * c] = f.a[0] * inverse;
+      barycentrics[2 * c + 1] = f.a[1] * inverse;
+      depth[c] = depth_at(v, f.a);
+    }
+  }
+
+  // Covered centres of tiny triangles that wait for their keys.
+  struct Hits {
+    scalar_t x[3][kLanes], y[3][kLanes], z[3][kLanes], w[3][kLanes], fx[kLanes], fy[kLanes];
+    int32_t offset[kLanes], id[kLanes];
+    int32_t count;
+  };
+
+  const BandInput<scalar_t>& in_;
+  const int64_t item_;
+  const int32_t row_begin_, row_end_, width_, stride_;
+  const SnappedVertex* const vertices_;
+  std::unique_ptr<scalar_t[]> keys_;        // [rows, W + kLanes] nearest key so far
+  std::unique_ptr<int32_t[]> ids_;          // [rows, W + kLanes]
+  std::unique_ptr<scalar_t[]> front_keys_;  // [rows, W + kLanes] key of the layer in front, if peeling
+  std::unique_ptr<int32_t[]> front_ids_;
+  Hits hits_{};
+};
+
+}  // namespace diffrender
