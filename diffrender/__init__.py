@@ -4,12 +4,39 @@ from . import _library
 
 _library.load()
 
+from . import geometry, io, losses, metrics, optim  # noqa: E402
 from ._checks import set_checks  # noqa: E402
+from .camera import Camera  # noqa: E402
+from .color import linear_to_srgb, srgb_to_linear  # noqa: E402
+from .geometry import Mesh  # noqa: E402
+from .io import load_mesh, save_image, save_mesh  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
 from .ops.rasterize import Fragments, rasterize  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
+from .renderer import Renderer, RenderResult  # noqa: E402
 
-__all__ = ["Fragments", "antialias", "edge_topology", "interpolate", "rasterize", "set_checks"]
+__all__ = [
+    "Camera",
+    "Fragments",
+    "Mesh",
+    "RenderResult",
+    "Renderer",
+    "antialias",
+    "edge_topology",
+    "geometry",
+    "interpolate",
+    "io",
+    "linear_to_srgb",
+    "load_mesh",
+    "losses",
+    "metrics",
+    "optim",
+    "rasterize",
+    "save_image",
+    "save_mesh",
+    "set_checks",
+    "srgb_to_linear",
+]
 
 __version__ = "0.1.0"

@@ -1,0 +1,8 @@
+"""`python -m diffrender`."""
+
+import sys
+
+from diffrender.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

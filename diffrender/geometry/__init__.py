@@ -1,0 +1,58 @@
+"""Meshes, primitives, normals and transforms: plain tensors and plain torch, differentiable where it makes sense."""
+
+from diffrender.geometry.mesh import Mesh
+from diffrender.geometry.normals import (
+    safe_normalize,
+    triangle_area_vectors,
+    triangle_corners,
+    triangle_normals,
+    vertex_normals,
+)
+from diffrender.geometry.primitives import cube, icosphere, quad, torus
+from diffrender.geometry.remesh import remesh
+from diffrender.geometry.subdivide import subdivide, subdivide_triangles
+from diffrender.geometry.topology import Edges, adjacent_triangles, laplacian_matrix, unique_edges
+from diffrender.geometry.transforms import (
+    affine,
+    compose,
+    look_at,
+    orbit_eyes,
+    rotation,
+    scaling,
+    transform_directions,
+    transform_homogeneous,
+    transform_normals,
+    transform_points,
+    translation,
+)
+
+__all__ = [
+    "Edges",
+    "Mesh",
+    "adjacent_triangles",
+    "affine",
+    "compose",
+    "cube",
+    "icosphere",
+    "laplacian_matrix",
+    "look_at",
+    "orbit_eyes",
+    "quad",
+    "remesh",
+    "rotation",
+    "safe_normalize",
+    "scaling",
+    "subdivide",
+    "subdivide_triangles",
+    "torus",
+    "transform_directions",
+    "transform_homogeneous",
+    "transform_normals",
+    "transform_points",
+    "translation",
+    "triangle_area_vectors",
+    "triangle_corners",
+    "triangle_normals",
+    "unique_edges",
+    "vertex_normals",
+]

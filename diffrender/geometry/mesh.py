@@ -1,0 +1,215 @@
+"""Mesh: a plain container of the tensors that describe triangle meshes of one topology.
+
+It holds, it checks, it caches what depends on the triangles alone; nothing here is a parameter or a module. During an
+optimisation `mesh.with_vertices(new_vertices)` gives the mesh of the step and shares those caches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffrender import _checks
+from diffrender.geometry import normals as _normals
+from diffrender.geometry.topology import Edges, adjacent_triangles, unique_edges
+
+
+class Mesh:
+    """Triangle mesh.
+
+    Args:
+        vertices: (V, 3) positions, float32 or float64, or (B, V, 3): B shapes of one topology.
+        triangles: (T, 3) int32 or int64 indices of vertices, counter-clockwise seen from the outside; kept as int32.
+        texcoords: (U, 2) or (B, U, 2), (0, 0) the top left corner of the picture, v down.
+        texcoord_triangles: (T, 3) indices of texcoords; default: `triangles`.
+        normals: (N, 3) or (B, N, 3) unit normals to shade with; default: `vertex_normals()` of the positions.
+        normal_triangles: (T, 3) indices of normals; default: `triangles`.
+        colors: (V, C) or (B, V, C) linear values per vertex.
+
+    Raises:
+        TypeError: on a wrong dtype.
+        ValueError: on a wrong shape or device, or (on the CPU) an index out of range.
+
+    Example:
+        >>> mesh = Mesh(torch.eye(3), torch.tensor([[0, 1, 2]]))
+        >>> mesh.vertex_normals().shape, mesh.triangles.dtype
+        (torch.Size([3, 3]), torch.int32)
+    """
+
+    def __init__(
+        self,
+        vertices: Tensor,
+        triangles: Tensor,
+        *,
+        texcoords: Tensor | None = None,
+        texcoord_triangles: Tensor | None = None,
+        normals: Tensor | None = None,
+        normal_triangles: Tensor | None = None,
+        colors: Tensor | None = None,
+    ):
+        self.vertices = _check_floats("vertices", vertices, 3, like=vertices)
+        self.triangles = _check_triangles("triangles", triangles, None, "vertices", vertices)
+        self.texcoords = _optional_floats("texcoords", texcoords, 2, vertices)
+        self.normals = _optional_floats("normals", normals, 3, vertices)
+        self.colors = _optional_floats("colors", colors, None, vertices)
+        if self.colors is not None and self.colors.shape[-2] != self.vertices.shape[-2]:
+            raise ValueError(
+                f"Mesh: colors must have one row per vertex ({self.vertices.shape[-2]}), got {self.colors.shape[-2]}."
+            )
+        self.texcoord_triangles = self._attribute_triangles("texcoord", self.texcoords, texcoord_triangles)
+        self.normal_triangles = self._attribute_triangles("normal", self.normals, normal_triangles)
+        self._cache: dict[str, Any] = {}
+
+    @property
+    def vertex_count(self) -> int:
+        return self.vertices.shape[-2]
+
+    @property
+    def triangle_count(self) -> int:
+        return self.triangles.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.vertices.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.vertices.device
+
+    def with_vertices(self, vertices: Tensor, **replaced: Tensor | None) -> Mesh:
+        """The same mesh at other positions (any batch axis), sharing the topology caches.
+
+        The stored normals belong to the old positions and are dropped; other keyword arguments replace fields.
+        """
+        return self.replace(vertices=vertices, **{"normals": None, "normal_triangles": None, **replaced})
+
+    def replace(self, **fields: Tensor | None) -> Mesh:
+        """A copy with some constructor arguments replaced; tensors are shared, not copied."""
+        arguments = {**self._fields(), **fields}
+        mesh = Mesh(**arguments)  # type: ignore[arg-type]
+        if mesh.vertex_count == self.vertex_count and "triangles" not in fields:
+            mesh._cache = self._cache
+        return mesh
+
+    def to(self, *arguments: Any, **options: Any) -> Mesh:
+        """Moves and converts like `Tensor.to`: `.to("cuda")`, `.to(torch.float64)`; index tensors keep their type."""
+        moved = {}
+        for name, tensor in self._fields().items():
+            if tensor is not None and not tensor.is_floating_point():
+                device = torch.empty(0, dtype=self.dtype, device=self.device).to(*arguments, **options).device
+                moved[name] = tensor.to(device)
+            else:
+                moved[name] = None if tensor is None else tensor.to(*arguments, **options)
+        return Mesh(**moved)
+
+    def detach(self) -> Mesh:
+        """The same mesh cut off from autograd."""
+        fields = self._fields().items()
+        return self.replace(**{name: t.detach() for name, t in fields if t is not None and t.is_floating_point()})
+
+    def vertex_normals(self, *, weighting: str = "area") -> Tensor:
+        """Smooth unit normals of the shape of `vertices`, differentiable: see `diffrender.geometry.vertex_normals`."""
+        return _normals.vertex_normals(self.vertices, self.triangles, weighting=weighting)
+
+    def triangle_normals(self) -> Tensor:
+        """Flat unit normals (..., T, 3), differentiable; zero for degenerate triangles."""
+        return _normals.triangle_normals(self.vertices, self.triangles)
+
+    def edges(self) -> Edges:
+        """The undirected edges by vertex index (`diffrender.geometry.unique_edges`), computed once per topology."""
+        return self._cached("edges", lambda: unique_edges(self.triangles))
+
+    def adjacent_triangles(self) -> Tensor:
+        """(P, 2) pairs of triangles that share an edge, computed once per topology."""
+        return self._cached("adjacent_triangles", lambda: adjacent_triangles(self.edges()))
+
+    def edge_topology(self) -> Tensor:
+        """`diffrender.edge_topology` of this mesh, (T, 3) int32, computed at the first call and kept.
+
+        Vertices at bit-equal positions at that first call count as one, so that uv seams and split vertices are not
+        borders; meshes made by `with_vertices` share the result, and with it these welds.
+        """
+        from diffrender import edge_topology
+
+        def build() -> Tensor:
+            positions = self.vertices.detach()
+            return edge_topology(self.triangles, positions if positions.ndim == 2 else positions[0])
+
+        return self._cached("edge_topology", build)
+
+    def _cached(self, name: str, build: Any) -> Any:
+        if name not in self._cache:
+            # A tensor made under inference mode could not be used in a later training step.
+            with torch.inference_mode(False), torch.no_grad():
+                self._cache[name] = build()
+        return self._cache[name]
+
+    def _attribute_triangles(self, name: str, attribute: Tensor | None, triangles: Tensor | None) -> Tensor | None:
+        if attribute is None:
+            if triangles is not None:
+                raise ValueError(f"Mesh: {name}_triangles must come with {name}s, got none.")
+            return None
+        indices = self.triangles if triangles is None else triangles
+        hint = "" if triangles is not None else f" Pass {name}_triangles?"
+        return _check_triangles(f"{name}_triangles", indices, self.triangle_count, f"{name}s", attribute, hint)
+
+    def _fields(self) -> dict[str, Tensor | None]:
+        return {
+            "vertices": self.vertices,
+            "triangles": self.triangles,
+            "texcoords": self.texcoords,
+            "texcoord_triangles": self.texcoord_triangles,
+            "normals": self.normals,
+            "normal_triangles": self.normal_triangles,
+            "colors": self.colors,
+        }
+
+    def __repr__(self) -> str:
+        extras = [name for name in ("texcoords", "normals", "colors") if getattr(self, name) is not None]
+        with_extras = f", with {', '.join(extras)}" if extras else ""
+        shape = tuple(self.vertices.shape)
+        return f"Mesh(vertices {shape}, {self.triangle_count} triangles{with_extras}, {self.dtype}, {self.device})"
+
+
+def _check_floats(name: str, tensor: Tensor, width: int | None, like: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"Mesh: {name} must be a tensor, got {type(tensor).__name__}. Use torch.as_tensor.")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"Mesh: {name} must be float32 or float64, got {tensor.dtype}.")
+    if tensor.ndim not in (2, 3) or (width is not None and tensor.shape[-1] != width):
+        wanted = "C" if width is None else width
+        raise ValueError(f"Mesh: {name} must have shape (N, {wanted}) or (B, N, {wanted}), got {tuple(tensor.shape)}.")
+    if tensor.dtype != like.dtype:
+        raise TypeError(f"Mesh: {name} must be {like.dtype} as vertices are, got {tensor.dtype}.")
+    if tensor.device != like.device:
+        raise ValueError(f"Mesh: {name} is on {tensor.device} but vertices is on {like.device}. Move one of them.")
+    return tensor
+
+
+def _optional_floats(name: str, tensor: Tensor | None, width: int | None, like: Tensor) -> Tensor | None:
+    return None if tensor is None else _check_floats(name, tensor, width, like)
+
+
+def _check_triangles(
+    name: str, triangles: Tensor, count: int | None, target_name: str, target: Tensor, hint: str = ""
+) -> Tensor:
+    if not isinstance(triangles, Tensor):
+        raise TypeError(f"Mesh: {name} must be a tensor, got {type(triangles).__name__}. Use torch.as_tensor.")
+    if triangles.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"Mesh: {name} must be int32 or int64, got {triangles.dtype}.")
+    if triangles.ndim != 2 or triangles.shape[1] != 3:
+        transpose = " Transpose it?" if triangles.ndim == 2 and triangles.shape[0] == 3 else ""
+        raise ValueError(f"Mesh: {name} must have shape (T, 3), got {tuple(triangles.shape)}.{transpose}")
+    if count is not None and triangles.shape[0] != count:
+        raise ValueError(f"Mesh: {name} must have one row per triangle ({count}), got {triangles.shape[0]}.")
+    if triangles.device != target.device:
+        where = f"{name} is on {triangles.device} but {target_name} is on {target.device}"
+        raise ValueError(f"Mesh: {where}. Move one of them.")
+    if triangles.numel() and _checks.can_read(triangles):
+        low, high = (int(x) for x in triangles.aminmax())
+        if low < 0 or high >= target.shape[-2]:
+            worst = low if low < 0 else high
+            raise ValueError(f"Mesh: {name} refers to row {worst} but {target_name} has {target.shape[-2]} rows.{hint}")
+    return triangles.to(torch.int32)

@@ -1,0 +1,126 @@
+"""Unit vectors and normals that stay finite, with gradients, on degenerate input.
+
+`torch.nn.functional.normalize` divides by max(|v|, 1e-12): at v = 0 its gradient is 1e12. Here a vector without a
+direction has the value 0 and the gradient 0, and everything else is the plain textbook formula: plain torch ops, so
+autograd derives them and second derivatives are right.
+
+Not handled: normals that are smooth across vertices which merely lie at the same place (weld the mesh for that).
+"""
+
+import torch
+from torch import Tensor
+
+
+def safe_normalize(vectors: Tensor, dim: int = -1) -> Tensor:
+    """Divides vectors by their length; the zero vector stays zero.
+
+    Args:
+        vectors: any shape, the components along `dim`.
+        dim: the axis of the components.
+
+    Returns:
+        Unit vectors of the same shape; exact zeros where the length is zero or not finite.
+
+    Gradients:
+        Exact; zero (not infinite) where the result is zero.
+
+    Example:
+        >>> safe_normalize(torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.0, 0.800000011920929], [0.0, 0.0, 0.0]]
+    """
+    # Scaling by the largest component keeps the squares of very short and very long vectors in range. The scale cancels
+    # out of the result, so it may be a constant for autograd.
+    scale = vectors.detach().abs().amax(dim, keepdim=True)
+    has_direction = (scale > 0) & scale.isfinite()
+    scaled = torch.where(has_direction, vectors / torch.where(has_direction, scale, 1), 0)
+    # The inner where gives the square root a harmless input, so that its backward never sees 0 * inf.
+    squared_length = torch.where(has_direction, (scaled * scaled).sum(dim, keepdim=True), 1)
+    return scaled / squared_length.sqrt()
+
+
+def triangle_corners(vertices: Tensor, triangles: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The positions of the corners 0, 1 and 2 of every triangle: three (..., T, 3) tensors from (..., V, 3), (T, 3)."""
+    # One index_select over a flat index is about three times as fast as vertices[triangles], backward included.
+    flat_index = triangles.reshape(-1).long()
+    corners = vertices.index_select(-2, flat_index).unflatten(-2, (triangles.shape[0], 3))
+    return corners[..., 0, :], corners[..., 1, :], corners[..., 2, :]
+
+
+def triangle_area_vectors(vertices: Tensor, triangles: Tensor) -> Tensor:
+    """Normals of the triangles with the length 2 * area, counter-clockwise = towards the viewer.
+
+    Args:
+        vertices: (..., V, 3).
+        triangles: (T, 3) integer indices.
+
+    Returns:
+        (..., T, 3). A triangle whose area is below the rounding error of its own coordinates counts as degenerate: its
+        vector is exactly 0 and so is its gradient. Without that rule the direction would be noise with a huge gradient.
+    """
+    corner0, corner1, corner2 = triangle_corners(vertices, triangles)
+    edge1, edge2 = corner1 - corner0, corner2 - corner0
+    area_vectors = torch.linalg.cross(edge1, edge2)
+
+    # A coordinate c is known to about eps * |c|, so a cross product of edges e is known to about eps * |c| * |e|.
+    with torch.no_grad():
+        epsilon = torch.finfo(vertices.dtype).eps
+        coordinate = torch.maximum(torch.maximum(corner0.abs(), corner1.abs()), corner2.abs()).amax(-1, keepdim=True)
+        edge = torch.maximum(edge1.abs(), edge2.abs()).amax(-1, keepdim=True)
+        is_degenerate = area_vectors.abs().amax(-1, keepdim=True) <= 4 * epsilon * coordinate * edge
+    return torch.where(is_degenerate, 0, area_vectors)
+
+
+def triangle_normals(vertices: Tensor, triangles: Tensor) -> Tensor:
+    """Unit normals (..., T, 3) of the triangles; zero, with zero gradient, for degenerate ones."""
+    return safe_normalize(triangle_area_vectors(vertices, triangles))
+
+
+def vertex_normals(vertices: Tensor, triangles: Tensor, *, weighting: str = "area") -> Tensor:
+    """Smooth unit normals at the vertices: the weighted mean of the normals of the triangles around each.
+
+    Args:
+        vertices: (V, 3) or (B, V, 3).
+        triangles: (T, 3) int32 or int64, shared by all items; counter-clockwise is the outside.
+        weighting: "area" (by triangle area: the cheapest, and smooth in the positions) or "angle" (by the corner's
+            angle: does not depend on how a flat polygon was cut into triangles).
+
+    Returns:
+        The shape of `vertices`. Zero for vertices without a triangle of non-zero area.
+
+    Gradients:
+        To vertices, exact; zero where the normal is zero, and degenerate triangles neither give nor receive any.
+
+    Raises:
+        ValueError: on an unknown weighting.
+
+    Example:
+        >>> quad = torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
+        >>> vertex_normals(quad, torch.tensor([[0, 1, 2], [0, 2, 3]]))[2].tolist()
+        [0.0, 0.0, 1.0]
+    """
+    if weighting not in ("area", "angle"):
+        raise ValueError(f'vertex_normals: weighting must be "area" or "angle", got {weighting!r}.')
+    area_vectors = triangle_area_vectors(vertices, triangles)
+    if weighting == "area":
+        per_corner = area_vectors.unsqueeze(-2).expand(*area_vectors.shape[:-1], 3, 3)
+    else:
+        angles = _corner_angles(vertices, triangles, area_vectors)
+        per_corner = angles.unsqueeze(-1) * safe_normalize(area_vectors).unsqueeze(-2)
+
+    sums = torch.zeros_like(vertices)
+    sums = sums.index_add(-2, triangles.reshape(-1).long(), per_corner.flatten(-3, -2))
+    return safe_normalize(sums)
+
+
+def _corner_angles(vertices: Tensor, triangles: Tensor, area_vectors: Tensor) -> Tensor:
+    """Inner angles (..., T, 3) in radians, atan2(|e1 x e2|, e1 . e2); 0 with zero gradient in degenerate triangles."""
+    corners = triangle_corners(vertices, triangles)
+    squared = (area_vectors * area_vectors).sum(-1)
+    is_degenerate = squared == 0
+    double_area = torch.where(is_degenerate, 1, squared).sqrt()
+    angles = []
+    for k in range(3):
+        edge1, edge2 = corners[(k + 1) % 3] - corners[k], corners[(k + 2) % 3] - corners[k]
+        dot = torch.where(is_degenerate, 1, (edge1 * edge2).sum(-1))
+        angles.append(torch.where(is_degenerate, 0, torch.atan2(double_area, dot)))
+    return torch.stack(angles, -1)

@@ -1,0 +1,225 @@
+"""Loading and saving meshes.
+
+OBJ and the PLY writer are our own (they keep order, index tables and digits); the other formats go through trimesh with
+its processing switched off. Materials and textures are not read or written here.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diffrender._extras import require
+from diffrender.geometry.mesh import Mesh
+from diffrender.geometry.transforms import transform_points
+from diffrender.io.obj import read_obj, write_obj
+
+_LOADABLE = (".obj", ".ply", ".glb", ".gltf", ".stl", ".off")
+_SAVABLE = (".obj", ".ply", ".glb")
+
+
+def load_mesh(
+    path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> Mesh:
+    """Loads a triangle mesh; polygons are cut into triangles of the same area.
+
+    Args:
+        path: .obj, .ply, .glb, .gltf, .stl or .off file.
+        dtype: float32, or float64 to keep all digits of large coordinates.
+        device: where the tensors shall lie; default: the CPU.
+
+    Returns:
+        For OBJ: vertices in the order of the `v` lines, duplicates and unused ones included, triangles in the order of
+        the `f` lines, texcoords and normals with their own index tables, per-vertex colors where every `v` has them.
+        For the others: one vertex table with texcoords and colors where every part has them; all instances of a scene,
+        moved to their places, are joined. Texcoords count from the top left (files that count from the bottom are
+        turned over); colors are taken as the file holds them, without decoding.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: on an unknown suffix, a file that is not what its suffix says, or one without triangles.
+        ImportError: for formats other than OBJ without the extra `io`.
+
+    Example:
+        >>> import tempfile, diffrender.geometry as geometry
+        >>> path = tempfile.mkdtemp() + "/cube.obj"
+        >>> save_mesh(path, geometry.cube())
+        >>> load_mesh(path)
+        Mesh(vertices (8, 3), 12 triangles, with texcoords, torch.float32, cpu)
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _LOADABLE:
+        raise ValueError(f"load_mesh: path must end in one of {', '.join(_LOADABLE)}, got {str(path)!r}.")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"load_mesh: path must name a file, got {str(path)!r}, which does not exist.")
+    mesh = read_obj(path, dtype=dtype) if suffix == ".obj" else _read_with_trimesh(path, dtype)
+    return mesh if device is None else mesh.to(device)
+
+
+def save_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
+    """Saves one mesh; the suffix of `path` chooses the format.
+
+    Args:
+        path: .obj (own index tables, all digits), .ply (binary, colors as bytes) or .glb file.
+        mesh: vertices (V, 3). PLY and GLB know one index table only: there, vertices are repeated along texcoord seams.
+
+    Raises:
+        ValueError: on another suffix, or a batch of shapes.
+        ImportError: for GLB without the extra `io`.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SAVABLE:
+        raise ValueError(f"save_mesh: path must end in one of {', '.join(_SAVABLE)}, got {str(path)!r}.")
+    if mesh.vertices.ndim != 2:
+        raise ValueError(
+            f"save_mesh: mesh must hold one shape (V, 3), got {tuple(mesh.vertices.shape)}. Save the items one by one."
+        )
+    mesh = mesh.detach().to("cpu")
+    if suffix == ".obj":
+        write_obj(path, mesh)
+    elif suffix == ".ply":
+        _write_ply(path, _with_one_index_table(mesh))
+    else:
+        _write_glb(path, _with_one_index_table(mesh))
+
+
+def _read_with_trimesh(path: str | os.PathLike[str], dtype: torch.dtype) -> Mesh:
+    trimesh = require("trimesh", "io", used_by=f"load_mesh of {Path(path).suffix}")
+    try:
+        scene = trimesh.load_scene(os.fspath(path), process=False, maintain_order=True)
+        parts = [_part(scene, trimesh, node, dtype) for node in scene.graph.nodes_geometry]
+    except ImportError:
+        raise
+    # trimesh's readers raise whatever their parsing ran into: there is no common base class to name.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"load_mesh: {path} must be a {Path(path).suffix} file, got one that trimesh cannot read ({reason})."
+        ) from error
+    parts = [part for part in parts if part is not None]
+    if not parts or not sum(part.triangle_count for part in parts):
+        raise ValueError(f"load_mesh: {path} must hold at least one triangle, got none.")
+    return _join(parts)
+
+
+def _part(scene: Any, trimesh: Any, node: str, dtype: torch.dtype) -> Mesh | None:
+    """One placed instance of a scene's geometry; None for points and paths."""
+    world_from_node, name = scene.graph[node]
+    geometry = scene.geometry[name]
+    if not isinstance(geometry, trimesh.Trimesh):
+        return None
+    place = torch.tensor(np.asarray(world_from_node), dtype=torch.float64)
+    vertices = transform_points(place, torch.tensor(np.asarray(geometry.vertices), dtype=torch.float64))
+    triangles = torch.tensor(np.asarray(geometry.faces), dtype=torch.int64)
+    if torch.linalg.det(place[:3, :3]) < 0:
+        triangles = triangles[:, [0, 2, 1]]  # a mirrored instance keeps its outside
+    texcoords = colors = None
+    texcoord_array = getattr(geometry.visual, "uv", None)
+    if texcoord_array is not None and len(texcoord_array) == len(vertices):
+        u, v = torch.tensor(np.asarray(texcoord_array), dtype=dtype).unbind(-1)
+        texcoords = torch.stack([u, 1 - v], -1)  # trimesh counts v from the bottom in every format
+    if "_ply_raw" in geometry.metadata:
+        colors = _ply_colors(geometry.metadata["_ply_raw"]["vertex"]["data"], dtype)
+    elif geometry.visual.kind == "vertex":
+        colors = torch.tensor(np.asarray(geometry.visual.vertex_colors)[:, :3] / 255, dtype=dtype)
+    return Mesh(vertices.to(dtype), triangles, texcoords=texcoords, colors=colors)
+
+
+def _ply_colors(vertex_data: Any, dtype: torch.dtype) -> Tensor | None:
+    """The colors of a PLY file as stored: trimesh rounds floats to bytes and drops colors beside texcoords."""
+    names = vertex_data.keys() if isinstance(vertex_data, dict) else vertex_data.dtype.names
+    if not {"red", "green", "blue"} <= set(names):
+        return None
+    channels = [np.asarray(vertex_data[name]).reshape(-1) for name in ("red", "green", "blue")]
+    scaled = [c / np.iinfo(c.dtype).max if c.dtype.kind in "iu" else c for c in channels]
+    return torch.tensor(np.stack(scaled, -1), dtype=dtype)
+
+
+def _join(parts: list[Mesh]) -> Mesh:
+    """One mesh of all parts; an attribute that some part lacks is dropped."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets = np.cumsum([0] + [part.vertex_count for part in parts[:-1]]).tolist()
+
+    def joined(name: str) -> Tensor | None:
+        tensors = [getattr(part, name) for part in parts]
+        return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
+
+    triangles = torch.cat([part.triangles + offset for part, offset in zip(parts, offsets, strict=True)])
+    return Mesh(
+        torch.cat([part.vertices for part in parts]), triangles, texcoords=joined("texcoords"), colors=joined("colors")
+    )
+
+
+def _with_one_index_table(mesh: Mesh) -> Mesh:
+    """The same surface with one row per used combination of indices; unchanged where the tables agree."""
+    tables = [mesh.triangles, mesh.texcoord_triangles, mesh.normal_triangles]
+    if all(table is None or torch.equal(table, mesh.triangles) for table in tables):
+        rows = [mesh.vertices.shape[0] == len(a) for a in (mesh.texcoords, mesh.normals) if a is not None]
+        if all(rows):
+            return mesh
+    corners = torch.stack([table.reshape(-1) for table in tables if table is not None], -1)
+    combinations, triangles = torch.unique(corners, dim=0, return_inverse=True)
+    columns = iter(combinations.long().unbind(-1))
+    vertex_index = next(columns)
+    texcoords = None if mesh.texcoords is None else mesh.texcoords[next(columns)]
+    normals = None if mesh.normals is None else mesh.normals[next(columns)]
+    colors = None if mesh.colors is None else mesh.colors[vertex_index]
+    return Mesh(
+        mesh.vertices[vertex_index], triangles.reshape(-1, 3), texcoords=texcoords, normals=normals, colors=colors
+    )
+
+
+def _write_ply(path: str | os.PathLike[str], mesh: Mesh) -> None:
+    """Binary little-endian PLY with the property names that other programs expect."""
+    real = "<f8" if mesh.dtype == torch.float64 else "<f4"
+    columns: list[tuple[str, str, Tensor]] = [(name, real, mesh.vertices[:, k]) for k, name in enumerate("xyz")]
+    if mesh.normals is not None:
+        columns += [(name, real, mesh.normals[:, k]) for k, name in enumerate(("nx", "ny", "nz"))]
+    if mesh.texcoords is not None:
+        columns += [("s", real, mesh.texcoords[:, 0]), ("t", real, 1 - mesh.texcoords[:, 1])]
+    if mesh.colors is not None:
+        levels = (mesh.colors[:, :3].clamp(0, 1) * 255).round().to(torch.uint8)
+        columns += [(name, "u1", levels[:, k]) for k, name in enumerate(("red", "green", "blue")[: levels.shape[1]])]
+    vertex_rows = np.empty(mesh.vertex_count, dtype=[(name, kind) for name, kind, _ in columns])
+    for name, _, values in columns:
+        vertex_rows[name] = values.numpy()
+    face_rows = np.empty(mesh.triangle_count, dtype=[("count", "u1"), ("corners", "<i4", 3)])
+    face_rows["count"], face_rows["corners"] = 3, mesh.triangles.numpy()
+
+    type_names = {"<f8": "double", "<f4": "float", "u1": "uchar"}
+    header = ["ply", "format binary_little_endian 1.0", "comment written by diffrender"]
+    header += [f"element vertex {mesh.vertex_count}"]
+    header += [f"property {type_names[kind]} {name}" for name, kind, _ in columns]
+    header += [f"element face {mesh.triangle_count}", "property list uchar int vertex_indices", "end_header"]
+    with open(path, "wb") as file:
+        file.write(("\n".join(header) + "\n").encode("ascii"))
+        file.write(vertex_rows.tobytes())
+        file.write(face_rows.tobytes())
+
+
+def _write_glb(path: str | os.PathLike[str], mesh: Mesh) -> None:
+    trimesh = require("trimesh", "io", used_by="save_mesh of .glb")
+    visual = None
+    if mesh.texcoords is not None:
+        u, v = mesh.texcoords.unbind(-1)
+        visual = trimesh.visual.TextureVisuals(uv=torch.stack([u, 1 - v], -1).numpy())
+    colors = (
+        None
+        if mesh.colors is None or visual is not None
+        else (mesh.colors[:, :3].clamp(0, 1) * 255).round().byte().numpy()
+    )
+    normals = mesh.normals if mesh.normals is not None else mesh.vertex_normals()
+    part = trimesh.Trimesh(
+        mesh.vertices.numpy(),
+        mesh.triangles.numpy(),
+        vertex_normals=normals.numpy(),
+        vertex_colors=colors,
+        visual=visual,
+        process=False,
+    )
+    content = part.export(file_type="glb", include_normals=True)
+    Path(path).write_bytes(content)

@@ -1,0 +1,196 @@
+"""Renderer: composes rasterize, interpolate and antialias into pictures of meshes.
+
+    clip_positions = camera.clip_positions(vertices)      camera.py
+    fragments      = rasterize(clip_positions, triangles)  which triangle, where on it
+    channels       = interpolate(attributes, fragments)    colors, depth, normals, positions at the pixel centres
+    picture        = antialias(channels over background)   coverage at silhouettes, and their gradient
+
+Plain composition of the stages: whatever gradient they have reaches vertices, colors and camera. Visibility gradients
+(moving silhouettes) come from the edge op alone, so from the outputs that pass through it: `smooth` says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diffrender import _checks
+from diffrender.camera import Camera
+from diffrender.geometry.mesh import Mesh
+from diffrender.geometry.normals import safe_normalize
+from diffrender.ops.antialias import antialias
+from diffrender.ops.interpolate import interpolate
+from diffrender.ops.rasterize import Fragments, rasterize
+
+_OUTPUTS = ("color", "alpha", "mask", "depth", "normal", "position", "triangle_id")
+_SMOOTHABLE = ("color", "alpha", "depth", "normal", "position")
+
+
+@dataclass
+class RenderResult:
+    """Pictures (B, H, W, C), row 0 on top; None for what was not asked for. B is 1 for one mesh and one camera.
+
+    Attributes:
+        color: (B, H, W, C) linear colors over the background; without a background premultiplied by coverage.
+        alpha: (B, H, W, 1) coverage in [0, 1]: 1 inside, 0 on background, between them where an edge crosses the pixel.
+        mask: (B, H, W, 1) bool, whether the pixel's centre is covered; no gradient.
+        depth: (B, H, W, 1) positive distance along the viewing axis; 0 on background.
+        normal: (B, H, W, 3) unit normals in world space; 0 on background.
+        position: (B, H, W, 3) world positions; 0 on background.
+        triangle_id: (B, H, W) int32 rows of mesh.triangles, -1 on background; no gradient.
+        fragments: what the rasterizer returned.
+
+    depth, normal and position belong to the surface at the pixel's centre. Named in `smooth`, they pass through the
+    edge op too and are then weighted by coverage like a premultiplied color: near a silhouette divide by alpha first.
+    """
+
+    color: Tensor | None = None
+    alpha: Tensor | None = None
+    mask: Tensor | None = None
+    depth: Tensor | None = None
+    normal: Tensor | None = None
+    position: Tensor | None = None
+    triangle_id: Tensor | None = None
+    fragments: Fragments | None = None
+
+
+class Renderer:
+    """Renders meshes through cameras.
+
+    Args:
+        resolution: (height, width), that of the cameras.
+        edges: "pairs" blends across silhouettes (`diffrender.antialias`), which is what gives them a gradient; None
+            leaves point samples, whose gradient knows nothing of moving silhouettes.
+        background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C). It is put behind
+            the picture before the edges are blended, so that silhouettes see the true contrast.
+        outputs: which of color, alpha, mask, depth, normal, position and triangle_id to make.
+        smooth: which outputs pass through the edge op, all in one call; those not in `outputs` are ignored.
+        cull: None draws both sides of triangles; "back" or "front" leaves one out.
+
+    Raises:
+        ValueError: on unknown names.
+
+    Example:
+        >>> import diffrender as dr
+        >>> camera = dr.Camera.perspective(fov_y_deg=40, width=32, height=32).look_at([0.0, 0.0, 4.0])
+        >>> renderer = Renderer((32, 32), edges="pairs", outputs=("color", "depth"))
+        >>> result = renderer(dr.geometry.icosphere(2), camera)
+        >>> result.color.shape, round(float(result.depth.max()), 2)
+        (torch.Size([1, 32, 32, 3]), 3.02)
+    """
+
+    def __init__(
+        self,
+        resolution: tuple[int, int],
+        *,
+        edges: str | None,
+        background: Tensor | float | tuple[float, ...] | list[float] | None = None,
+        outputs: tuple[str, ...] = ("color",),
+        smooth: tuple[str, ...] = ("color", "alpha"),
+        cull: str | None = None,
+    ):
+        self.height, self.width = _checks.check_resolution("Renderer", resolution)
+        if edges not in ("pairs", None):
+            _checks.fail(ValueError, "Renderer", "edges", 'be "pairs" or None', repr(edges))
+        for argument, names, known in (("outputs", outputs, _OUTPUTS), ("smooth", smooth, _SMOOTHABLE)):
+            for name in (names,) if isinstance(names, str) else names:
+                if name not in known:
+                    _checks.fail(ValueError, "Renderer", argument, f"name some of {', '.join(known)}", repr(name))
+        self.edges = edges
+        self.background = background
+        self.outputs = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        self.smooth = (smooth,) if isinstance(smooth, str) else tuple(smooth)
+        self.cull = cull
+
+    def __call__(
+        self, mesh: Mesh, camera: Camera, *, background: Tensor | float | tuple[float, ...] | list[float] | None = None
+    ) -> RenderResult:
+        """Renders one mesh through one camera or through B (without copies), or B shapes of one topology.
+
+        Args:
+            mesh: vertices (V, 3) or (B, V, 3). Without colors it is white.
+            camera: one camera or B of them, of the renderer's resolution.
+            background: replaces the renderer's for this call, for example a random one.
+
+        Gradients:
+            To mesh and camera tensors and to the background, through every float output.
+
+        Raises:
+            ValueError: if the camera has another resolution, or the batch sizes differ.
+        """
+        self._check_inputs(mesh, camera)
+        clip_positions = camera.clip_positions(mesh.vertices)
+        fragments = rasterize(clip_positions, mesh.triangles, (self.height, self.width), cull=self.cull)
+        mask = (fragments.triangle_id >= 0).unsqueeze(-1)
+
+        images = self._point_samples(mesh, clip_positions, fragments, mask)
+        if "color" in images:
+            behind = self.background if background is None else background
+            if behind is not None:
+                images["color"] = torch.where(mask, images["color"], self._background_image(behind, images["color"]))
+        if self.edges is not None:
+            self._blend_edges(images, fragments, clip_positions, mesh)
+
+        result = RenderResult(fragments=fragments, **images)
+        if "mask" in self.outputs:
+            result.mask = mask
+        if "triangle_id" in self.outputs:
+            result.triangle_id = fragments.triangle_id
+        return result
+
+    def _point_samples(
+        self, mesh: Mesh, clip_positions: Tensor, fragments: Fragments, mask: Tensor
+    ) -> dict[str, Tensor]:
+        """The float outputs at the pixel centres, zero on background."""
+        images = {}
+        if "color" in self.outputs:
+            white = mask.to(mesh.dtype).expand(*mask.shape[:-1], 3)
+            images["color"] = white if mesh.colors is None else interpolate(mesh.colors, mesh.triangles, fragments)
+        if "alpha" in self.outputs:
+            images["alpha"] = mask.to(mesh.dtype)
+        if "depth" in self.outputs:
+            # Clip-space w is the distance along the axis. Recovered from z/w it would lose its digits far away.
+            images["depth"] = interpolate(clip_positions[..., 3:4], mesh.triangles, fragments)
+        if "normal" in self.outputs:
+            normals = mesh.vertex_normals() if mesh.normals is None else mesh.normals
+            triangles = mesh.triangles if mesh.normal_triangles is None else mesh.normal_triangles
+            images["normal"] = safe_normalize(interpolate(normals, triangles, fragments))
+        if "position" in self.outputs:
+            images["position"] = interpolate(mesh.vertices, mesh.triangles, fragments)
+        return images
+
+    def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, clip_positions: Tensor, mesh: Mesh) -> None:
+        """Replaces the smooth outputs by their blend across silhouettes: one call for all channels together."""
+        names = [name for name in images if name in self.smooth]
+        if not names:
+            return
+        stack = torch.cat([images[name] for name in names], -1)
+        topology = mesh.edge_topology()
+        blended = antialias(stack, fragments, clip_positions, mesh.triangles, method="pairs", topology=topology)
+        sizes = [images[name].shape[-1] for name in names]
+        images.update(zip(names, blended.split(sizes, -1), strict=True))
+
+    def _background_image(self, background: Tensor | float | tuple[float, ...] | list[float], color: Tensor) -> Tensor:
+        tensor = torch.as_tensor(background, dtype=color.dtype, device=color.device)
+        channels = color.shape[-1]
+        is_shape_known = tensor.ndim == 0 or tensor.shape in ((channels,), color.shape[1:], color.shape)
+        if not is_shape_known:
+            shape = tuple(color.shape)
+            expected = f"be one number or have shape ({channels},), {shape[1:]} or {shape}"
+            _checks.fail(ValueError, "Renderer", "background", expected, _checks.shape_text(tensor))
+        return tensor
+
+    def _check_inputs(self, mesh: Mesh, camera: Camera) -> None:
+        if (camera.height, camera.width) != (self.height, self.width):
+            expected = f"have the renderer's resolution ({self.height}, {self.width})"
+            actual = f"({camera.height}, {camera.width})"
+            _checks.fail(ValueError, "Renderer", "camera", expected, actual, "Use camera.scaled or another renderer.")
+        if (
+            mesh.vertices.ndim == 3
+            and camera.batch_size not in (None, 1)
+            and mesh.vertices.shape[0] not in (1, camera.batch_size)
+        ):
+            expected = f"hold {camera.batch_size} shapes, one per camera, or one for all"
+            _checks.fail(ValueError, "Renderer", "mesh", expected, str(mesh.vertices.shape[0]))
