@@ -24,12 +24,11 @@ struct InterpolateInput {
     bool valid;
   };
 
-  DR_HD Corners corners(int32_t triangle, int64_t pixel) const {
+  DR_HD Corners corners(int32_t triangle, int64_t item) const {
     Corners c;
     c.valid = triangle >= 0 && triangle < triangle_count;
     if (!c.valid) return c;
     const int32_t* const t = triangles + static_cast<int64_t>(triangle) * 3;
-    const int64_t item = item_stride == 0 ? 0 : pixel / pixels_per_item;
     for (int i = 0; i < 3; ++i) {
       c.valid = c.valid && static_cast<uint32_t>(t[i]) < static_cast<uint32_t>(vertex_count);
       c.base[i] = item * item_stride + static_cast<int64_t>(t[i]) * channels;
@@ -37,7 +36,14 @@ struct InterpolateInput {
     return c;
   }
 
-  DR_HD int64_t item_end(int64_t pixel) const { return (pixel / pixels_per_item + 1) * pixels_per_item; }
+  // Calls body(pixel, batch item) for a range of pixels.
+  template <class F>
+  DR_HD void for_each_pixel(int64_t begin, int64_t end, const F& body) const {
+    while (begin < end) {
+      const int64_t item = begin / pixels_per_item, stop = (item + 1) * pixels_per_item;
+      for (const int64_t last = end < stop ? end : stop; begin < last; ++begin) body(begin, item);
+    }
+  }
 };
 
 // kChannels = number of channels known at compile time, or 0.
@@ -50,19 +56,19 @@ struct InterpolateForward {
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int n = channels();
-    for (int64_t pixel = begin; pixel < end; ++pixel) {
+    in.for_each_pixel(begin, end, [&](int64_t pixel, int64_t item) {
       scalar_t* const out = values + pixel * n;
-      const auto corners = in.corners(in.triangle_id[pixel], pixel);
+      const auto corners = in.corners(in.triangle_id[pixel], item);
       if (!corners.valid) {
         for (int c = 0; c < n; ++c) out[c] = 0;
-        continue;
+        return;
       }
       const scalar_t w0 = in.weights[2 * pixel], w1 = in.weights[2 * pixel + 1], w2 = in.total - w0 - w1;
       const scalar_t* const a0 = in.attributes + corners.base[0];
       const scalar_t* const a1 = in.attributes + corners.base[1];
       const scalar_t* const a2 = in.attributes + corners.base[2];
       for (int c = 0; c < n; ++c) out[c] = w0 * a0[c] + w1 * a1[c] + w2 * a2[c];
-    }
+    });
   }
 };
 
@@ -75,9 +81,9 @@ struct InterpolateBackwardWeights {
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int n = kChannels > 0 ? kChannels : in.channels;
-    for (int64_t pixel = begin; pixel < end; ++pixel) {
+    in.for_each_pixel(begin, end, [&](int64_t pixel, int64_t item) {
       scalar_t g0 = 0, g1 = 0;
-      const auto corners = in.corners(in.triangle_id[pixel], pixel);
+      const auto corners = in.corners(in.triangle_id[pixel], item);
       if (corners.valid) {
         const scalar_t* const g = grad_values + pixel * n;
         const scalar_t* const a0 = in.attributes + corners.base[0];
@@ -90,7 +96,7 @@ struct InterpolateBackwardWeights {
       }
       grad_weights[2 * pixel] = g0;
       grad_weights[2 * pixel + 1] = g1;
-    }
+    });
   }
 };
 
@@ -107,8 +113,8 @@ struct InterpolateBackwardAttributes {
   using Group = typename InterpolateInput<scalar_t>::Corners;
 
   DR_HD int32_t group(int64_t pixel) const { return in.triangle_id[pixel]; }
-  DR_HD int64_t item_end(int64_t pixel) const { return in.item_end(pixel); }
-  DR_HD Group load(int32_t triangle, int64_t pixel) const { return in.corners(triangle, pixel); }
+  DR_HD int64_t pixels_per_item() const { return in.pixels_per_item; }
+  DR_HD Group load(int32_t triangle, int64_t item) const { return in.corners(triangle, item); }
 
   DR_HD void contribute(const Group&, int64_t pixel, scalar_t sum[kValues]) const {
     const scalar_t w0 = in.weights[2 * pixel], w1 = in.weights[2 * pixel + 1], w2 = in.total - w0 - w1;

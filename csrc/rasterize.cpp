@@ -3,6 +3,7 @@
 
 #include "core/launch.h"
 #include "core/tensor.h"
+#include "rasterize_backward_cpu.h"
 #include "rasterize_cpu.h"
 #include "rasterize_gpu.h"
 
@@ -116,8 +117,13 @@ Tensor rasterize_backward(const Tensor& clip_positions, const Tensor& triangle_i
         data_or_null<scalar_t>(gb),
         data_or_null<scalar_t>(gd),
         data_or_null<scalar_t>(gx)};
-    launch_scatter<scalar_t>(grad, positions.size(0), triangle_id.numel(), static_cast<ScatterAlgorithm>(algorithm),
-                             kernel);
+    const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
+    const int64_t targets = positions.size(0), pixels = triangle_id.numel();
+    if (grad.is_cuda() || scatter != ScatterAlgorithm::native || gx.has_value()) {
+      launch_scatter<scalar_t>(grad, targets, pixels, scatter, kernel);
+    } else {
+      detail::scatter_cpu<scalar_t>(grad, targets, pixels, RasterizeBackwardRows<scalar_t>{kernel});
+    }
   });
   return grad;
 }

@@ -81,14 +81,11 @@ struct RasterizeBackward {
 
   DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
 
-  DR_HD int64_t item_end(int64_t pixel) const { return (pixel / pixels_per_item() + 1) * pixels_per_item(); }
-
-  DR_HD Triangle load(int32_t triangle, int64_t pixel) const {
+  DR_HD Triangle load(int32_t triangle, int64_t item) const {
     Triangle t;
     int32_t index[3];
-    t.valid = triangle < mesh.triangle_count && mesh.indices(triangle, index);
+    t.valid = triangle >= 0 && triangle < mesh.triangle_count && mesh.indices(triangle, index);
     if (!t.valid) return t;
-    const int64_t item = pixel / pixels_per_item();
     for (int i = 0; i < 3; ++i) {
       t.base[i] = item * mesh.item_stride + static_cast<int64_t>(index[i]) * 4;
       t.v[i] = mesh.vertex(item, index[i]);

@@ -69,6 +69,27 @@ DR_HD Vector interleave_high(const Vector& a, const Vector& b) {
 #endif
 }
 
+// Every second element of 2 kLanes of them.
+template <class Vector>
+DR_HD Vector even_lanes(const Vector& low, const Vector& high) {
+#if defined(__clang__)
+  return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+  using Index = decltype(low == high);
+  return __builtin_shuffle(low, high, Index{0, 2, 4, 6, 8, 10, 12, 14});
+#endif
+}
+
+template <class Vector>
+DR_HD Vector odd_lanes(const Vector& low, const Vector& high) {
+#if defined(__clang__)
+  return __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+  using Index = decltype(low == high);
+  return __builtin_shuffle(low, high, Index{1, 3, 5, 7, 9, 11, 13, 15});
+#endif
+}
+
 // Bit l is set where lane l of a mask is.
 DR_HD uint32_t lane_bits(const IntLanes& mask) {
 #if defined(__AVX__)

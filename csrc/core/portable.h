@@ -83,6 +83,19 @@ DR_HD void atomic_max(uint64_t* address, uint64_t value) {
 #endif
 }
 
+// Eight bytes from any address, which a GPU has to read one by one.
+DR_HD uint64_t load_word(const uint8_t* bytes) {
+#if defined(__CUDA_ARCH__)
+  uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) word |= static_cast<uint64_t>(bytes[i]) << (8 * i);
+  return word;
+#else
+  uint64_t word;
+  __builtin_memcpy(&word, bytes, sizeof(word));
+  return word;
+#endif
+}
+
 // Several threads may set the same flag at once, all to the same value.
 DR_HD void set_flag(uint8_t* flag) {
 #if defined(__CUDA_ARCH__)

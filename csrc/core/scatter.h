@@ -8,31 +8,31 @@ namespace diffrender {
 
 // Scatters a functor whose neighbouring items mostly belong to the same group (the pixels of one triangle): their
 // contributions are summed in registers and added to memory once per run. The functor offers
-//   int32_t group(item): the group, negative = nothing to do        Group load(group, item): what its items share
-//   contribute(group_data, item, sum[kValues]): adds one item       flush(group_data, sum, sink): adds a run
+//   pixels_per_item(): items of one batch item      group(item): the group of an item, negative = nothing to do
+//   load(group, batch_item): what its items share   contribute(shared, item, sum[kValues]): adds one item
+//   flush(shared, sum, sink): adds a run to memory
 // On the GPU a range is one item; the warp can still combine lanes of equal group in flush.
 template <class Functor, class scalar_t>
 DR_HD void scatter_runs(const Functor& functor, int64_t begin, int64_t end, const Sink<scalar_t>& sink) {
-  int64_t i = begin;
-  while (i < end) {
-    const int32_t group = functor.group(i);
-    if (group < 0) {
-      ++i;
-      continue;
-    }
-    const auto shared = functor.load(group, i);
-    if (!shared.valid) {
-      ++i;
-      continue;
-    }
-    scalar_t sum[Functor::kValues] = {};
+  const int64_t per_item = functor.pixels_per_item();
+  for (int64_t i = begin; i < end;) {
+    const int64_t batch_item = i / per_item;
     // A run may not cross into the next batch item, where the same id means other vertices.
-    const int64_t stop = end < functor.item_end(i) ? end : functor.item_end(i);
-    do {
-      functor.contribute(shared, i, sum);
-      ++i;
-    } while (i < stop && functor.group(i) == group);
-    functor.flush(shared, sum, sink);
+    const int64_t item_end = end < (batch_item + 1) * per_item ? end : (batch_item + 1) * per_item;
+    while (i < item_end) {
+      const int32_t group = functor.group(i);
+      const auto shared = functor.load(group, batch_item);
+      if (!shared.valid) {
+        ++i;
+        continue;
+      }
+      scalar_t sum[Functor::kValues] = {};
+      do {
+        functor.contribute(shared, i, sum);
+        ++i;
+      } while (i < item_end && functor.group(i) == group);
+      functor.flush(shared, sum, sink);
+    }
   }
 }
 
