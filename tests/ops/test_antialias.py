@@ -81,22 +81,23 @@ def test_oblique_edge_gets_its_length_once_over_both_axes():
         assert grad.sum(0).abs().max() < 0.1 * radius
 
 
-def test_area_and_scale_gradient_of_a_regular_polygon():
-    """A 12-gon of radius 12: dA/dr = 12 r sin(2 pi / 12) = 72; a turn changes nothing.
+@pytest.mark.parametrize("corners", [12, 64])
+def test_area_and_scale_gradient_of_a_regular_polygon(corners):
+    """An n-gon of radius 9: dA/dr = n r sin(2 pi / n), 56.46 for n = 64; a turn changes nothing.
 
-    6 percent: at its corners a pair can leave the owner through a spoke of the fan, which is no silhouette.
+    With 64 corners the triangles of the fan are less than a pixel wide: many pairs reach the outline through spokes.
     """
     size = (32, 32)
-    angles = [2 * math.pi * k / 12 + 0.1 for k in range(12)]
-    centre, radius = (16.23, 15.81), 12.0
+    angles = [2 * math.pi * k / corners + 0.1 for k in range(corners)]
+    centre, radius = (16.23, 15.81), 9.0
     points = [centre, *((centre[0] + radius * math.cos(a), centre[1] + radius * math.sin(a)) for a in angles)]
-    fan = torch.tensor([[0, 1 + k, 1 + (k + 1) % 12] for k in range(12)])
+    fan = torch.tensor([[0, 1 + k, 1 + (k + 1) % corners] for k in range(corners)])
     grad = pixel_gradient(lambda x: mask_sum(x, fan, size), points, size)
     outward = (torch.tensor(points, dtype=F64) - torch.tensor(centre, dtype=F64)) / radius
     along = torch.stack([-outward[:, 1], outward[:, 0]], -1)
-    truth = 12 * radius * math.sin(2 * math.pi / 12)
-    assert abs((grad * outward).sum() - truth) < 0.06 * truth
-    assert abs((grad * along).sum()) < 0.05 * truth
+    truth = corners * radius * math.sin(2 * math.pi / corners)
+    assert abs((grad * outward).sum() - truth) < 0.03 * truth
+    assert abs((grad * along).sum()) < 0.03 * truth
     assert (grad[0] == 0).all()  # the hub is on no silhouette
 
 
@@ -125,19 +126,20 @@ def test_mean_over_subpixel_shifts_is_unbiased():
     assert abs(growth / area_growth - 1) < 0.06
 
 
-def test_edge_that_a_pair_runs_along_is_not_its_exit():
+@pytest.mark.parametrize("slant", [-5e-4, 0.0, 5e-4])
+@pytest.mark.parametrize("hair", [-1e-3, 1e-3])
+def test_edge_that_a_pair_runs_along_is_not_its_exit(hair, slant):
     """Coverage is decided on snapped corners, so a top edge may lie a hair below the centres of its first row. The
     pairs of that row at the right side still belong to the right side.
     """
     size = (16, 16)
-    for hair in (-1e-3, 1e-3):
-        points = [(3.2, 4.5 + hair), (9.3, 4.5 + hair), (9.3, 11.5), (3.2, 11.5)]
-        square = torch.tensor([[0, 1, 2], [0, 2, 3]])
-        positions = in_pixels(points, size)
-        r = ras(positions, square, *size)
-        assert (r.id[0, 4, 3:9] >= 0).all()
-        grad = pixel_gradient(lambda x, s=square: mask_sum(x, s, size), points, size)
-        torch.testing.assert_close(grad[[1, 2], 0].sum(), torch.tensor(7.0, dtype=F64), rtol=1e-12, atol=0)
+    points = [(3.2, 4.5 + hair - slant), (9.3, 4.5 + hair + slant), (9.3, 11.5), (3.2, 11.5)]
+    square = torch.tensor([[0, 1, 2], [0, 2, 3]])
+    positions = in_pixels(points, size)
+    r = ras(positions, square, *size)
+    assert (r.id[0, 4, 3:9] >= 0).all()
+    grad = pixel_gradient(lambda x: mask_sum(x, square, size), points, size)
+    torch.testing.assert_close(grad[[1, 2], 0].sum(), torch.tensor(7.0, dtype=F64), rtol=1e-3, atol=0)
 
 
 # --- silhouettes ----------------------------------------------------------------------------------
@@ -230,13 +232,11 @@ def test_topology_of_closed_meshes_has_no_border():
         topology = dr.edge_topology(triangles)
         assert topology.dtype == torch.int32
         assert (topology >= 0).all()
-        # Symmetric: going across and back finds the own corner again.
-        for t, k in ((0, 0), (3, 1), (7, 2)):
-            across = topology[t, k]
-            ends = {int(triangles[t, (k + 1) % 3]), int(triangles[t, (k + 2) % 3])}
-            others = [s for s in range(len(triangles)) if ends | {int(across)} == set(triangles[s].tolist())]
-            assert len(others) == 1
-            assert int(triangles[t, k]) in topology[others[0]].tolist()
+        # Symmetric: the twin of the twin is the corner itself, and both see the same two ends of the edge.
+        corner = torch.arange(3 * len(triangles)).reshape(-1, 3)
+        assert torch.equal(topology.flatten()[topology.long()].long(), corner)
+        ends = torch.stack([triangles[:, [1, 2, 0]], triangles[:, [2, 0, 1]]], -1).sort(-1).values
+        assert torch.equal(ends.reshape(-1, 2)[topology.long()], ends)
         split, split_triangles = soup(triangles, vertices, 1)
         assert (dr.edge_topology(split_triangles) == -1).all()
         assert (dr.edge_topology(split_triangles, split) >= 0).all()
@@ -352,9 +352,10 @@ def test_order_free_sums_equal_the_plain_ones(dtype):
     r = ras(positions, triangles, *size)
     image, grad = uniform(1, *size, 3, dtype=dtype), rnd(1, *size, 3, seed=1, dtype=dtype)
     inputs = (image, r.fragments.triangle_id, positions[None], triangles)
-    outline = torch.ops.diffrender.antialias_pairs(*inputs, dr.edge_topology(triangles))[1]
+    topology = dr.edge_topology(triangles)
+    outline = torch.ops.diffrender.antialias_pairs(*inputs, topology)[1]
     backward = torch.ops.diffrender.antialias_pairs_backward
-    plain, ordered = (backward(*inputs, outline, grad, False, True, algorithm)[1] for algorithm in (0, 1))
+    plain, ordered = (backward(*inputs, topology, outline, grad, False, True, algorithm)[1] for algorithm in (0, 1))
     assert plain.any()
     assert relative_error(ordered, plain) < (1e-6 if dtype == torch.float32 else 1e-14)
 

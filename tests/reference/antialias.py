@@ -1,11 +1,16 @@
-"""Reference of antialias(method="pairs") and edge_topology: owner, exit edge and silhouette test are constants, the
-weights are plain torch in float64, so autograd of them is the truth for the hand-written backward.
+"""Reference of antialias(method="pairs") and edge_topology: the owner and the edge of a pair are constants, its weight
+is plain torch in float64, so autograd of it is the truth for the hand-written backward.
+
+The edge is found by walking from the owner's centre to the other centre over the mesh: out of the owner through its
+exit edge; if that is an inner edge, into the triangle across and out of that one, until a silhouette is reached.
 
 Points that the definition leaves open, as decided here:
   * With f_k = s e_k (positive inside, whatever the winding) edge k can be the exit where f_k falls along u; it is
-    crossed at t_k = f_k(0) / (f_k(0) - f_k(u)). The smallest t_k is the exit, of equal ones the lowest k. Snapping
-    moves coverage by up to 1/256 pixel, so t_k may lie a hair outside of [0, 1]: it is clamped, and then does not move.
-    Beyond 1 + 1/16 the other centre is inside of the owner and faces cross between the two: the pair is inactive.
+    crossed at t_k = f_k(0) / (f_k(0) - f_k(u)). Of those with t_k >= -1/16 the smallest is the exit, of equal ones the
+    lowest k. Snapping moves coverage by up to 1/256 pixel, so t_k may lie a hair outside of [0, 1]: it is clamped, and
+    then does not move. Further behind lie edges that run along the pair; beyond 1 + 1/16 the other centre is inside of
+    the triangle: the pair is inactive.
+  * A walk that comes to the other pixel's triangle, or looks at more than 16 triangles, is inactive.
   * An edge that projects to no line (l_x = l_y = 0) gives weight 0.
   * sign(0) is 0, so an opposite vertex exactly in the plane of eye and edge makes no silhouette.
 """
@@ -16,6 +21,7 @@ import torch
 from tests.reference.rasterize import visibility_key
 
 CROSSING_SLACK = 1 / 16  # pixels
+WALK_LIMIT = 16  # triangles
 
 
 def antialias(image, fragments, clip_positions, triangles, topology):
@@ -30,7 +36,7 @@ def antialias(image, fragments, clip_positions, triangles, topology):
     for axis in (0, 1):
         pairs = neighbour_pairs(triangle_id, axis)
         owner, other, direction = choose_owner(pairs, triangle_id, positions, triangles, scalar)
-        alpha = pair_weight(owner, direction, axis, triangle_id, positions, triangles, topology)
+        alpha = pair_weight(owner, other, direction, axis, triangle_id, positions, triangles, topology)
         to_owner = (alpha > 0)[:, None]
         receiver.append(torch.where(to_owner, owner, other))
         giver.append(torch.where(to_owner, other, owner))
@@ -71,50 +77,77 @@ def choose_owner(pairs, triangle_id, positions, triangles, scalar):
     return chosen[:, 0], chosen[:, 1], torch.where(first_owns, 1.0, -1.0).double()
 
 
-def pair_weight(owner, direction, axis, triangle_id, positions, triangles, topology):
+def pair_weight(owner, other, direction, axis, triangle_id, positions, triangles, topology):
     """Signed weight alpha (N,) of each pair: differentiable, 0 where the pair is inactive."""
-    height, width = triangle_id.shape[1:]
-    item, row, column = index(owner)
-    owner_id = triangle_id[index(owner)].long()
-    vertex = triangles.long()[owner_id]  # (N, 3)
+    size = triangle_id.shape[1:]
+    with torch.no_grad():
+        ids = triangle_id[index(owner)].long(), triangle_id[index(other)].long()
+        start, end, sign, active = find_edge(owner, *ids, direction, axis, size, positions, triangles, topology)
 
-    def homogeneous_pixel(vertex_index):
-        """(x, y, w) in pixels relative to the owner's pixel centre, x right and y down, still times w."""
-        x, y, _, w = positions[item, vertex_index].unbind(-1)
-        fx, fy = (2 * column.double() + 1) / width - 1, 1 - (2 * row.double() + 1) / height
-        return torch.stack([(x - fx * w) * (width / 2), -(y - fy * w) * (height / 2), w], -1)
-
-    corner = torch.stack([homogeneous_pixel(vertex[:, k]) for k in range(3)], 1)  # (N, 3 corners, 3)
-    line = torch.linalg.cross(corner[:, [1, 2, 0]], corner[:, [2, 0, 1]])  # (N, 3 edges, 3), edge k opposite corner k
-    determinant = (corner * line).sum(-1)[:, 0]
-    sign = determinant.sign()[:, None]
-
-    at_owner = sign * line[..., 2]
-    slope = sign * direction[:, None] * line[..., axis]  # f_k(u) - f_k(0)
-    rows = torch.arange(len(owner))
-    nearest, edge = torch.full((len(owner),), torch.inf, dtype=torch.float64), torch.zeros(len(owner), dtype=torch.long)
-    for k in range(3):
-        falls = slope[:, k] < 0
-        crossing = (at_owner[:, k] / torch.where(falls, -slope[:, k], 1.0)).detach()
-        closer = falls & (crossing < nearest)
-        nearest, edge = torch.where(closer, crossing, nearest), torch.where(closer, k, edge)
-
-    opposite = topology.long()[owner_id, edge]
-    side = (homogeneous_pixel(opposite.clamp(min=0)) * line[rows, edge]).sum(-1).sign()
-    is_silhouette = (opposite < 0) | (side == sign[:, 0])
-    active = (nearest <= 1 + CROSSING_SLACK) & is_silhouette
-
-    a, fall = at_owner[rows, edge], -slope[rows, edge]
-    distance = (torch.where(active, a, 0.0) / torch.where(active, fall, 1.0)).clamp(0, 1)
-    line_x, line_y = line[rows, edge, 0], line[rows, edge, 1]
-    squared = line_x**2 + line_y**2
+    line = torch.linalg.cross(
+        homogeneous_pixel(positions, owner, start, size), homogeneous_pixel(positions, owner, end, size)
+    )
+    at_owner, fall = sign * line[:, 2], -sign * direction * line[:, axis]
+    distance = (torch.where(active, at_owner, 0.0) / torch.where(active, fall, 1.0)).clamp(0, 1)
+    squared = line[:, 0] ** 2 + line[:, 1] ** 2
     usable = active & (squared > 0)
-    normal = torch.where(usable, (line_x, line_y)[axis] ** 2, 0.0) / torch.where(usable, squared, 1.0)
+    normal = torch.where(usable, line[:, axis] ** 2, 0.0) / torch.where(usable, squared, 1.0)
     return normal * (0.5 - distance)
 
 
+def homogeneous_pixel(positions, owner, vertex, size):
+    """(N, 3): x, y, w of a vertex in pixels relative to the owner's pixel centre, x right and y down, still times w."""
+    height, width = size
+    item, row, column = index(owner)
+    x, y, _, w = positions[item, vertex].unbind(-1)
+    fx, fy = (2 * column.double() + 1) / width - 1, 1 - (2 * row.double() + 1) / height
+    return torch.stack([(x - fx * w) * (width / 2), -(y - fy * w) * (height / 2), w], -1)
+
+
+def find_edge(owner, owner_id, other_id, direction, axis, size, positions, triangles, topology):
+    """Silhouette edge between the centres of each pair: its two vertices, the sign s of its triangle, and if any."""
+    corners = triangles.long()
+    pairs = torch.arange(len(owner))
+    current, walking = owner_id.clone(), torch.ones(len(owner), dtype=torch.bool)
+    start, end = torch.zeros(len(owner), dtype=torch.long), torch.zeros(len(owner), dtype=torch.long)
+    sign, found = torch.ones(len(owner), dtype=torch.float64), torch.zeros(len(owner), dtype=torch.bool)
+    for _ in range(WALK_LIMIT):
+        vertex = corners[current]  # (N, 3)
+        p = torch.stack([homogeneous_pixel(positions, owner, vertex[:, k], size) for k in range(3)], 1)
+        line = torch.linalg.cross(p[:, [1, 2, 0]], p[:, [2, 0, 1]])  # (N, 3 edges, 3), edge k opposite corner k
+        orientation = (p * line).sum(-1)[:, 0].sign()
+
+        # The exit edge.
+        at_owner = orientation[:, None] * line[..., 2]
+        slope = (orientation * direction)[:, None] * line[..., axis]  # f_k(u) - f_k(0)
+        nearest, edge = torch.full((len(owner),), torch.inf, dtype=torch.float64), torch.zeros_like(current)
+        for k in range(3):
+            falls = slope[:, k] < 0
+            crossing = at_owner[:, k] / torch.where(falls, -slope[:, k], 1.0)
+            closer = falls & (crossing >= -CROSSING_SLACK) & (crossing < nearest)
+            nearest, edge = torch.where(closer, crossing, nearest), torch.where(closer, k, edge)
+        walking = walking & (nearest <= 1 + CROSSING_SLACK)
+
+        # A silhouette: a border, or the vertex across lies on the triangle's own side of the plane of eye and edge.
+        twin = topology.long()[current, edge]
+        across = corners.flatten()[twin.clamp(min=0)]
+        side = (homogeneous_pixel(positions, owner, across, size) * line[pairs, edge]).sum(-1).sign()
+        is_silhouette = (twin < 0) | (side == orientation)
+
+        here = walking & is_silhouette
+        start = torch.where(here, vertex[pairs, (edge + 1) % 3], start)
+        end = torch.where(here, vertex[pairs, (edge + 2) % 3], end)
+        sign, found = torch.where(here, orientation, sign), found | here
+        walking = walking & ~is_silhouette
+        current = torch.where(walking, twin // 3, current)
+        walking = walking & (current != other_id)
+        if not walking.any():
+            break
+    return start, end, sign, found
+
+
 def edge_topology(triangles, positions=None):
-    """Opposite vertex of the neighbour across each edge (T, 3) int32, -1 = border; see diffrender.edge_topology."""
+    """Twin corner 3 t + k across each edge (T, 3) int32, -1 = border; see diffrender.edge_topology."""
     triangles = triangles.tolist()
     if positions is None:
         name = {v: v for triangle in triangles for v in triangle}
@@ -133,5 +166,5 @@ def edge_topology(triangles, positions=None):
     for corners in corners_of_edge.values():
         if len(corners) == 2:
             (t0, k0), (t1, k1) = corners
-            topology[t0, k0], topology[t1, k1] = triangles[t1][k1], triangles[t0][k0]
+            topology[t0, k0], topology[t1, k1] = 3 * t1 + k1, 3 * t0 + k0
     return topology

@@ -154,14 +154,34 @@ def test_reference_antialias_keeps_a_constant_image_and_the_range():
 
 
 def test_reference_topology_of_a_strip_and_a_book():
+    """Entry [t, k] is 3 t' + k' of the corner across the edge that lies opposite to corner k of t."""
     strip = torch.tensor([[0, 1, 2], [2, 1, 3], [4, 4, 3]])
-    assert edge_topology(strip).tolist() == [[3, -1, -1], [-1, -1, 0], [-1, -1, -1]]
+    assert edge_topology(strip).tolist() == [[5, -1, -1], [-1, -1, 0], [-1, -1, -1]]
     book = torch.tensor([[0, 1, 2], [0, 1, 3], [0, 1, 4]])  # three pages on one spine: not manifold, so a border
     assert (edge_topology(book) == -1).all()
     split = torch.tensor([[0, 1, 2], [3, 4, 5]])
     positions = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]], dtype=F64)
     assert edge_topology(split).tolist() == [[-1] * 3] * 2
     assert edge_topology(split, positions).tolist() == [[5, -1, -1], [-1, -1, 0]]
+
+
+def test_reference_walk_finds_the_silhouette_behind_inner_edges():
+    """A square cut in 40 upright strips of 0.3 pixels: most strips own no pixel centre, and the right side of the
+    square is an edge of the last one. The gradient is that of the uncut square: 16 pixels per unit times its rows.
+    """
+    height, width, strips = 12, 32, 40
+    x = [4.2 + 0.3 * k for k in range(strips + 1)]
+    corners = pixels_to_clip([(c, 2.3) for c in x] + [(c, 9.4) for c in x], height, width)
+    corners[:, 2] = 0
+    n = strips + 1
+    triangles = torch.tensor([t for k in range(strips) for t in ([k, k + 1, n + k], [k + 1, n + k + 1, n + k])])
+    fragments = reference.rasterize(corners, triangles, (height, width))
+    leaf = corners.clone().requires_grad_()
+    image = (fragments.triangle_id >= 0).double()[..., None]
+    antialias(image, fragments, leaf, triangles, edge_topology(triangles)).sum().backward()
+    grad_x = leaf.grad[:, 0]
+    torch.testing.assert_close(grad_x[[n - 1, 2 * n - 1]].sum(), torch.tensor(7 * 16.0, dtype=F64), rtol=1e-9, atol=0)
+    torch.testing.assert_close(grad_x[[0, n]].sum(), torch.tensor(-7 * 16.0, dtype=F64), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("seed", range(3))

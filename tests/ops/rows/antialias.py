@@ -79,7 +79,7 @@ def dispatcher_calls(dtype):
         yield op.antialias_pairs.default, (*inputs, topology)
         outline = op.antialias_pairs(*inputs, topology)[1]
         for needs in ((True, True), (True, False), (False, True)):
-            yield op.antialias_pairs_backward.default, (*inputs, outline, grad, *needs, 0)
+            yield op.antialias_pairs_backward.default, (*inputs, topology, outline, grad, *needs, 0)
 
 
 def bad_calls() -> list[BadCall]:
