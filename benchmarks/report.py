@@ -21,6 +21,8 @@ EMBREE_GOALS = {
 }
 # Smallest allowed gain of two threads, for images of this side and more.
 THREADS_GOAL, THREADS_GOAL_SIZE = 1.7, 1024
+# Smallest gain of the control for which a goal of two threads is decided.
+THREADS_CONTROL = 1.8
 # Largest allowed time of rasterizing two screen-filling triangles, in copies of its output.
 MEMCPY_GOAL = 4.0
 # Largest allowed time of a batch of 8, in 8 single calls. A difference of 5 percent is not told from none here.
@@ -29,12 +31,16 @@ BATCH_GOAL = 1.05
 
 @dataclass(frozen=True)
 class Goal:
-    """One goal: what was measured, its value, the limit, and whether it was reached."""
+    """One goal: what was measured, its value, the limit, and whether it was reached.
+
+    A goal for two threads is open where the machine had no second core to give, as the control shows.
+    """
 
     what: str
     value: float
     limit: float
     at_least: bool = False
+    open: bool = False
 
     @property
     def reached(self) -> bool:
@@ -75,9 +81,9 @@ def goals(table: Table) -> list[Goal]:
     """All goals that the measured cells decide."""
     found: list[Goal] = []
 
-    def add(what: str, value: float | None, limit: float, at_least: bool = False) -> None:
+    def add(what: str, value: float | None, limit: float, **options: bool) -> None:
         if value is not None:
-            found.append(Goal(what, value, limit, at_least))
+            found.append(Goal(what, value, limit, **options))
 
     for scene, size in table.cells:
         where = f"{scene}, {size} x {size}"
@@ -88,10 +94,11 @@ def goals(table: Table) -> list[Goal]:
         if scene == "big":
             value = table.ratio(scene, size, 1, "rasterize", "memcpy:rasterize")
             add(f"rasterize / memcpy, {where}", value, MEMCPY_GOAL)
-        control = _number(table.thread_gain(scene, size, "control"))
+        control = table.thread_gain(scene, size, "control") or 0.0
         for name in OPERATION_NAMES if size >= THREADS_GOAL_SIZE else ():
-            what = f"{name}, gain of 2 threads, {where} (control {control})"
-            add(what, table.thread_gain(scene, size, name), THREADS_GOAL, True)
+            what = f"{name}, gain of 2 threads, {where} (control {_number(control)})"
+            gain = table.thread_gain(scene, size, name)
+            add(what, gain, THREADS_GOAL, at_least=True, open=control < THREADS_CONTROL)
         for name in OPERATION_NAMES:
             value = table.ratio(scene, size, 1, f"batch:{name}", f"single:{name}")
             add(f"{name}, batch of 8 / 8 single calls, {where}", value, BATCH_GOAL)
@@ -121,8 +128,10 @@ def markdown(results: dict) -> str:
 def _goal_lines(found: list[Goal]) -> list[str]:
     if not found:
         return []
-    reached = sum(goal.reached for goal in found)
-    lines = [f"### Goals: {reached} of {len(found)} reached", ""]
+    decided = [goal for goal in found if not goal.open]
+    title = f"### Goals: {sum(goal.reached for goal in decided)} of {len(decided)} reached"
+    undecided = len(found) - len(decided)
+    lines = [title + (f", {undecided} open because other programs had the second core" if undecided else ""), ""]
     rows = []
     for goal in found:
         sign = ">=" if goal.at_least else "<="
@@ -212,7 +221,7 @@ def _rows(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def _verdict(goal: Goal) -> str:
-    return "pass" if goal.reached else "**MISS**"
+    return "open" if goal.open else ("pass" if goal.reached else "**MISS**")
 
 
 def _number(value: float | None) -> str:

@@ -147,8 +147,16 @@ def test_goal_is_one_twentieth_of_embree_for_few_triangles(milliseconds, reached
 @pytest.mark.parametrize(("two_threads", "reached"), [(5.0, True), (6.0, False)])
 def test_goal_for_two_threads_is_a_gain_of_1_7(two_threads, reached):
     records = [record("rasterize", [10.0, 12.0]), record("rasterize", [two_threads, 9.0], threads=2)]
+    records += [record("control", [2.0]), record("control", [1.0], threads=2)]
     (goal,) = report.goals(report.Table({"records": records}))
     assert goal.reached == reached
+    assert not goal.open
+
+
+def test_goal_for_two_threads_stays_open_without_a_second_core():
+    records = [record(name, [5.0], threads) for name in ("rasterize", "control") for threads in (1, 2)]
+    (goal,) = report.goals(report.Table({"records": records}))
+    assert goal.open
 
 
 def test_tables_go_between_the_marker_lines(tmp_path):
