@@ -148,11 +148,20 @@ def _forward_backward(inputs: Inputs) -> Callable[[], tuple[torch.Tensor, ...]]:
         fragments = dr.rasterize(clip_positions, inputs.triangles, inputs.size)
         image = dr.interpolate(inputs.colors, inputs.triangles, fragments)
         image = _antialias(image, fragments, clip_positions, inputs)
-        loss = (image - inputs.target).square().mean()
-        (grad_vertices,) = torch.autograd.grad(loss, vertices)
+        (grad_vertices,) = torch.autograd.grad(_loss(image, inputs), vertices)
         return image.detach(), grad_vertices
 
     return call
+
+
+def image_loss(inputs: Inputs) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """The part of `forward_backward` that is plain torch: the loss of a given image and its gradient."""
+    image = torch.full_like(inputs.target, 0.5).requires_grad_()
+    return lambda: torch.autograd.grad(_loss(image, inputs), image)
+
+
+def _loss(image: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+    return (image - inputs.target).square().mean()
 
 
 def _antialias(

@@ -171,6 +171,7 @@ def _operation_lines(table: Table) -> list[str]:
 def _yardstick_lines(table: Table) -> list[str]:
     header = ["scene", "size", "embree, cpu ms", "wall ms", "its tree, cpu ms", "same triangle", "llvmpipe, wall ms"]
     header += ["cpu ms", "same triangle", "memcpy of rasterize's output, ms", "GB/s copied"]
+    header += ["image loss alone, cpu ms"]
     threads = min(table.threads)
     rows = []
     for scene, size in table.cells:
@@ -193,6 +194,7 @@ def _yardstick_lines(table: Table) -> list[str]:
                 _percent(llvmpipe.get("same_triangle")),
                 _number(copy),
                 _number(None if copy is None or output is None else output / copy / 1e6),
+                _number(table.milliseconds(scene, size, threads, "image_loss", "cpu_ms")),
             ]
         )
     return ["### Yardsticks", "", *_rows(header, rows)] if rows else []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from benchmarks import yardsticks
-from benchmarks.operations import Inputs, make_operation
+from benchmarks.operations import Inputs, image_loss, make_operation
 from benchmarks.scenes import Scene, make_scene
 
 # A slot repeats a short call until it has taken about this long, so that clocks and cold caches do not dominate.
@@ -44,6 +44,7 @@ def prepare_cell(scene_name: str, size: int, operations: Sequence[str], renderer
         known[name] = {"output_bytes": operation.output_bytes}
         _add(name, operation.call)
         _add(f"memcpy:{name}", yardsticks.memcpy(operation.output_bytes).call)
+    _add("image_loss", image_loss(inputs))
     _add("control", yardsticks.parallel_control().call)
     for name in renderers:
         yardstick = {"embree": yardsticks.embree, "llvmpipe": yardsticks.llvmpipe}[name](scene, size)

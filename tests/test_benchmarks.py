@@ -103,6 +103,7 @@ def test_run_reports_every_contestant(tmp_path):
                 assert (scene, threads, name) in names
                 assert (scene, threads, f"memcpy:{name}") in names
             assert (scene, threads, "control") in names
+            assert (scene, threads, "image_loss") in names
             assert (scene, threads, "batch:forward_backward") in names
         for name, missing in available.items():
             assert ((scene, 1, name) in names) == (missing is None)
