@@ -161,7 +161,8 @@ def image_loss(inputs: Inputs) -> Callable[[], tuple[torch.Tensor, ...]]:
 
 
 def _loss(image: torch.Tensor, inputs: Inputs) -> torch.Tensor:
-    return (image - inputs.target).square().mean()
+    # Written out as (image - target).square().mean() it costs twice the time, in intermediate images.
+    return torch.nn.functional.mse_loss(image, inputs.target)
 
 
 def _antialias(
