@@ -63,7 +63,7 @@ struct MarkCrossedPairs {
   int64_t triangles_per_item;  // T, also where the batch shares the outline
 
   // In pixels. Covers kCrossingSlack of antialias.h and the rounding of the projection.
-  static constexpr scalar_t kMargin = scalar_t(0.125);
+  static constexpr double kMargin = 0.125;
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) {
@@ -80,53 +80,52 @@ struct MarkCrossedPairs {
     }
   }
 
-  DR_HD void mark_edge(int64_t item, Vec4<scalar_t> a, Vec4<scalar_t> b) const {
-    if (!is_finite(a) || !is_finite(b)) return;
-    // What lies before the near plane is not seen, and w > 0 behind it.
-    const scalar_t da = a.z + a.w, db = b.z + b.w;
-    if (da < 0 && db < 0) return;
-    if (da < 0) a = cut(b, a, db / (db - da));
-    if (db < 0) b = cut(a, b, da / (da - db));
-    if (!(a.w > 0) || !(b.w > 0)) return;
-    const Vec2<scalar_t> start = to_pixels(a), stop = to_pixels(b);
+  // In double precision: the far end of an edge that passes the eye lies far outside of the image.
+  DR_HD void mark_edge(int64_t item, Vec4<scalar_t> first, Vec4<scalar_t> second) const {
+    if (!is_finite(first) || !is_finite(second) || (first.w <= 0 && second.w <= 0)) return;
+    Vec3<double> a{first.x, first.y, first.w}, b{second.x, second.y, second.w};
+    if (a.z <= 0) a = cut(b, a);
+    if (b.z <= 0) b = cut(a, b);
+    const Vec2<double> start = to_pixels(a), stop = to_pixels(b);
     mark_lines(item, start.x, start.y, stop.x, stop.y, viewport.width, viewport.height, 1, viewport.width, crossed);
     mark_lines(item, start.y, start.x, stop.y, stop.x, viewport.height, viewport.width, viewport.width, 1,
                crossed + pixel_count);
   }
 
-  DR_HD static Vec4<scalar_t> cut(Vec4<scalar_t> inner, Vec4<scalar_t> outer, scalar_t t) {
-    return {inner.x + t * (outer.x - inner.x), inner.y + t * (outer.y - inner.y), inner.z + t * (outer.z - inner.z),
-            inner.w + t * (outer.w - inner.w)};
+  // Shortens an edge (x, y, w) to the part that is in front of the eye, up to a last millionth of w.
+  DR_HD static Vec3<double> cut(Vec3<double> front, Vec3<double> behind) {
+    const double t = (front.z - front.z * 0x1p-20) / (front.z - behind.z);
+    return {front.x + t * (behind.x - front.x), front.y + t * (behind.y - front.y), front.z * 0x1p-20};
   }
 
   // Pixel coordinates in which centres are whole numbers.
-  DR_HD Vec2<scalar_t> to_pixels(Vec4<scalar_t> v) const {
-    return {(v.x / v.w) * viewport.half_width + viewport.half_width - scalar_t(0.5),
-            viewport.half_height - (v.y / v.w) * viewport.half_height - scalar_t(0.5)};
+  DR_HD Vec2<double> to_pixels(Vec3<double> v) const {
+    return {(v.x / v.z) * viewport.half_width + viewport.half_width - 0.5,
+            viewport.half_height - (v.y / v.z) * viewport.half_height - 0.5};
   }
 
   // For every line of centres v = integer that the edge (u0, v0)-(u1, v1) meets: the pairs along u around the crossing.
-  DR_HD void mark_lines(int64_t item, scalar_t u0, scalar_t v0, scalar_t u1, scalar_t v1, int32_t size_u,
+  DR_HD void mark_lines(int64_t item, double u0, double v0, double u1, double v1, int32_t size_u,
                         int32_t size_v, int64_t stride_u, int64_t stride_v, uint8_t* marks) const {
-    const scalar_t low = v0 < v1 ? v0 : v1, high = v0 < v1 ? v1 : v0;
-    const scalar_t left = u0 < u1 ? u0 : u1, right = u0 < u1 ? u1 : u0;
+    const double low = v0 < v1 ? v0 : v1, high = v0 < v1 ? v1 : v0;
+    const double left = u0 < u1 ? u0 : u1, right = u0 < u1 ? u1 : u0;
     if (!(high >= -kMargin && low <= size_v - 1 + kMargin && right >= -kMargin && left <= size_u - 1 + kMargin)) return;
-    const scalar_t first = low - kMargin, last = high + kMargin;
+    const double first = low - kMargin, last = high + kMargin;
     const int32_t begin = first > 0 ? static_cast<int32_t>(std::ceil(first)) : 0;
     const int32_t end = last < size_v - 1 ? static_cast<int32_t>(std::floor(last)) : size_v - 1;
-    const scalar_t slope = high > low ? (u1 - u0) / (v1 - v0) : scalar_t(0);
+    const double slope = high > low ? (u1 - u0) / (v1 - v0) : double(0);
     // An edge nearly along a line of centres crosses it anywhere within the margin: its whole length then counts.
-    const scalar_t spread = kMargin * (1 + (slope < 0 ? -slope : slope));
+    const double spread = kMargin * (1 + (slope < 0 ? -slope : slope));
     for (int32_t v = begin; v <= end; ++v) {
-      const scalar_t u = u0 + slope * (v - v0);
-      const scalar_t from = high - low > kMargin ? u - spread : left - kMargin;
-      const scalar_t to = high - low > kMargin ? u + spread : right + kMargin;
+      const double u = u0 + slope * (v - v0);
+      const double from = high - low > kMargin ? u - spread : left - kMargin;
+      const double to = high - low > kMargin ? u + spread : right + kMargin;
       mark_pairs(item, from > left - kMargin ? from : left - kMargin, to < right + kMargin ? to : right + kMargin, v,
                  size_u, stride_u, stride_v, marks);
     }
   }
 
-  DR_HD void mark_pairs(int64_t item, scalar_t from, scalar_t to, int32_t v, int32_t size_u, int64_t stride_u,
+  DR_HD void mark_pairs(int64_t item, double from, double to, int32_t v, int32_t size_u, int64_t stride_u,
                         int64_t stride_v, uint8_t* marks) const {
     if (!(to >= 0) || !(from <= size_u - 1)) return;
     const int32_t begin = from > 0 ? static_cast<int32_t>(from) : 0;

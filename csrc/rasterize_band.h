@@ -119,7 +119,10 @@ class Band {
       std::fill_n(keys_.get(), size, std::nextafter(scalar_t(1), scalar_t(2)));
       std::fill_n(ids_.get(), size, -1);
       if constexpr (peel) prepare_layer_in_front(size);
-      for (int64_t i = 0; i < count; ++i) draw(triangles[i]);
+      for (int64_t i = 0; i < count; ++i) {
+        prefetch(triangles, i, count);
+        draw(triangles[i]);
+      }
       flush_hits();
     }
     for (int32_t row = row_begin_; row < row_end_; ++row) resolve(row, count > 0);
@@ -137,14 +140,15 @@ class Band {
     bool all_inside;
   };
 
-  // Keys of kLanes pixels of any triangles.
+  // The part of it that does not depend on the pixel, for kLanes pixels of one triangle or of several.
   struct LanePlane {
-    Values x[3], y[3], z[3], w[3], low, high;
+    Values z[3], w[3], low, high;
   };
 
-  DR_HD static Values lane_keys(const Values& fx, const Values q_y[3], const LanePlane& p) {
-    const Values q0x = p.x[0] - fx * p.w[0], q1x = p.x[1] - fx * p.w[1], q2x = p.x[2] - fx * p.w[2];
-    const Values a0 = q1x * q_y[2] - q_y[1] * q2x, a1 = q2x * q_y[0] - q_y[2] * q0x, a2 = q0x * q_y[1] - q_y[0] * q1x;
+  // Keys from the corners relative to each pixel: depth_at() and clamp_key().
+  DR_HD static Values lane_keys(const Values q_x[3], const Values q_y[3], const LanePlane& p) {
+    const Values a0 = q_x[1] * q_y[2] - q_y[1] * q_x[2], a1 = q_x[2] * q_y[0] - q_y[2] * q_x[0];
+    const Values a2 = q_x[0] * q_y[1] - q_y[0] * q_x[1];
     const Values z = a0 * p.z[0] + a1 * p.z[1] + a2 * p.z[2], w = a0 * p.w[0] + a1 * p.w[1] + a2 * p.w[2];
     const Values depth = z * reciprocal_or_zero_lanes<scalar_t>(w);
     const Values above = p.low > depth ? p.low : depth;
@@ -177,6 +181,21 @@ class Band {
         front_keys_[row_offset(row) + c] = key;
         front_ids_[row_offset(row) + c] = triangle;
       }
+    }
+  }
+
+  // A band visits the mesh in jumps, which costs more than the drawing of small triangles: ask for the indices of a later
+  // triangle, and for the vertices of one whose indices have arrived.
+  void prefetch(const int32_t* triangles, int64_t i, int64_t count) const {
+    constexpr int64_t kIndicesAhead = 16, kVerticesAhead = 6;
+    if (i + kIndicesAhead < count) {
+      __builtin_prefetch(in_.mesh.triangles + static_cast<int64_t>(triangles[i + kIndicesAhead]) * 3);
+    }
+    if (i + kVerticesAhead >= count) return;
+    const int32_t* const index = in_.mesh.triangles + static_cast<int64_t>(triangles[i + kVerticesAhead]) * 3;
+    for (int k = 0; k < 3; ++k) {
+      __builtin_prefetch(vertices_ + index[k]);
+      __builtin_prefetch(in_.mesh.positions + item_ * in_.mesh.item_stride + static_cast<int64_t>(index[k]) * 4);
     }
   }
 
@@ -269,14 +288,13 @@ class Band {
     Hits& h = hits_;
     if (h.count == 0) return;
     LanePlane p;
-    Values q_y[3], z_over_w[3];
+    Values q_x[3], q_y[3], z_over_w[3];
     const Values fx = load_lanes<Values>(h.fx), fy = load_lanes<Values>(h.fy);
     for (int i = 0; i < 3; ++i) {
-      p.x[i] = load_lanes<Values>(h.x[i]);
-      p.y[i] = load_lanes<Values>(h.y[i]);
       p.z[i] = load_lanes<Values>(h.z[i]);
       p.w[i] = load_lanes<Values>(h.w[i]);
-      q_y[i] = p.y[i] - fy * p.w[i];
+      q_x[i] = load_lanes<Values>(h.x[i]) - fx * p.w[i];
+      q_y[i] = load_lanes<Values>(h.y[i]) - fy * p.w[i];
       z_over_w[i] = p.z[i] / p.w[i];
     }
     // key_range(), lane by lane; all corners are inside here.
@@ -285,7 +303,7 @@ class Band {
     p.low = low01 < z_over_w[2] ? low01 : z_over_w[2];
     p.high = high01 > z_over_w[2] ? high01 : z_over_w[2];
     scalar_t key[kLanes];
-    store_lanes(key, lane_keys(fx, q_y, p));
+    store_lanes(key, lane_keys(q_x, q_y, p));
     for (int32_t i = 0; i < h.count; ++i) {
       scalar_t& nearest = keys_[h.offset[i]];
       int32_t& shown = ids_[h.offset[i]];
@@ -298,57 +316,43 @@ class Band {
     h.count = 0;
   }
 
-  // Depth test of a block of pixels of one triangle in one row.
-  struct Row {
-    const LanePlane& plane;
-    const Plane& triangle;
-    Values q_y[3];
-    const scalar_t* centers;
-    scalar_t* keys;
-    int32_t* ids;
-    const scalar_t* front_keys;
-    const int32_t* front_ids;
-
-    DR_HD Row(const Band& band, const LanePlane& lanes, const Plane& p, int32_t row)
-        : plane(lanes),
-          triangle(p),
-          centers(band.in_.column_centers),
-          keys(band.keys_.get() + band.row_offset(row)),
-          ids(band.ids_.get() + band.row_offset(row)),
-          front_keys(peel ? band.front_keys_.get() + band.row_offset(row) : nullptr),
-          front_ids(peel ? band.front_ids_.get() + band.row_offset(row) : nullptr) {
-      const scalar_t fy = band.in_.viewport.center_y(row);
-      for (int i = 0; i < 3; ++i) q_y[i] = (p.v[i].y - fy * p.v[i].w) - Values{};
+  // Depth test of a block of pixels of one triangle, `offset` being the first of them in the band's buffers.
+  DR_HD void test_block(int64_t offset, const Values& key, const IntLanes& inside, const Plane& plane) const {
+    scalar_t* const keys = keys_.get() + offset;
+    int32_t* const ids = ids_.get() + offset;
+    const Values nearest = load_lanes<Values>(keys);
+    Mask better = __builtin_convertvector(inside, Mask) & (key < nearest);
+    // Keys of triangles inside of the frustum are clamped to its depths anyway.
+    if (!plane.all_inside) better &= key >= scalar_t(-1);
+    if constexpr (peel) {
+      const Values front = load_lanes<Values>(front_keys_.get() + offset);
+      const IntLanes later = plane.id > load_lanes<IntLanes>(front_ids_.get() + offset);
+      better &= (key > front) | ((key == front) & __builtin_convertvector(later, Mask));
     }
-
-    DR_HD void draw(int32_t column, const IntLanes& inside) const {
-      const Values key = lane_keys(load_lanes<Values>(centers + column), q_y, plane);
-      const Values nearest = load_lanes<Values>(keys + column);
-      Mask better = __builtin_convertvector(inside, Mask) & (key < nearest);
-      // Keys of triangles inside of the frustum are clamped to its depths anyway.
-      if (!triangle.all_inside) better &= key >= scalar_t(-1);
-      if constexpr (peel) {
-        const Values front = load_lanes<Values>(front_keys + column);
-        const IntLanes later = triangle.id > load_lanes<IntLanes>(front_ids + column);
-        better &= (key > front) | ((key == front) & __builtin_convertvector(later, Mask));
-      }
-      store_lanes(keys + column, better ? key : nearest);
-      const IntLanes shown = load_lanes<IntLanes>(ids + column);
-      store_lanes(ids + column, __builtin_convertvector(better, IntLanes) ? triangle.id - IntLanes{} : shown);
-    }
-  };
+    store_lanes(keys, better ? key : nearest);
+    const IntLanes shown = load_lanes<IntLanes>(ids);
+    store_lanes(ids, __builtin_convertvector(better, IntLanes) ? plane.id - IntLanes{} : shown);
+  }
 
   DR_HD static LanePlane broadcast(const Plane& p) {
     LanePlane lanes;
     for (int i = 0; i < 3; ++i) {
-      lanes.x[i] = p.v[i].x - Values{};
-      lanes.y[i] = p.v[i].y - Values{};
       lanes.z[i] = p.v[i].z - Values{};
       lanes.w[i] = p.v[i].w - Values{};
     }
     lanes.low = p.range.low - Values{};
     lanes.high = p.range.high - Values{};
     return lanes;
+  }
+
+  DR_HD void relative_x(const Plane& p, int32_t column, Values q_x[3]) const {
+    const Values fx = load_lanes<Values>(in_.column_centers + column);
+    for (int i = 0; i < 3; ++i) q_x[i] = p.v[i].x - fx * p.v[i].w;
+  }
+
+  DR_HD void relative_y(const Plane& p, int32_t row, Values q_y[3]) const {
+    const scalar_t fy = in_.viewport.center_y(row);
+    for (int i = 0; i < 3; ++i) q_y[i] = (p.v[i].y - fy * p.v[i].w) - Values{};
   }
 
   void draw_narrow(const ScreenTriangle& t, const Plane& plane) {
@@ -358,12 +362,17 @@ class Band {
     IntLanes e0 = e.value[0] + e.column[0] * kLaneIndex;
     IntLanes e1 = e.value[1] + e.column[1] * kLaneIndex;
     IntLanes e2 = e.value[2] + e.column[2] * kLaneIndex;
-    for (int32_t row = t.row_begin; row < t.row_end; ++row) {
+    Values q_x[3], q_y[3];
+    relative_x(plane, t.column_begin, q_x);
+    int64_t offset = row_offset(t.row_begin) + t.column_begin;
+    for (int32_t row = t.row_begin; row < t.row_end; ++row, offset += stride_) {
       const IntLanes inside = ((e0 | e1 | e2) >= 0) & in_columns;
-      if (any_lane(inside)) Row(*this, lanes, plane, row).draw(t.column_begin, inside);
       e0 += e.row[0];
       e1 += e.row[1];
       e2 += e.row[2];
+      if (!any_lane(inside)) continue;
+      relative_y(plane, row, q_y);
+      test_block(offset, lane_keys(q_x, q_y, lanes), inside, plane);
     }
   }
 
@@ -371,16 +380,19 @@ class Band {
   void draw_spans(const ScreenTriangle& t, const Plane& plane) {
     const LanePlane lanes = broadcast(plane);
     SpanEdge<Integer> edges[3] = {SpanEdge<Integer>(t, 0), SpanEdge<Integer>(t, 1), SpanEdge<Integer>(t, 2)};
-    for (int32_t row = t.row_begin; row < t.row_end; ++row) {
+    int64_t offset = row_offset(t.row_begin) + t.column_begin;
+    for (int32_t row = t.row_begin; row < t.row_end; ++row, offset += stride_) {
       Integer first = 0, last = t.column_end - t.column_begin - 1;
       for (SpanEdge<Integer>& edge : edges) {
         edge.bound(&first, &last);
         edge.next_row();
       }
       if (first > last) continue;
-      const Row place(*this, lanes, plane, row);
+      Values q_x[3], q_y[3];
+      relative_y(plane, row, q_y);
       for (Integer c = first; c <= last; c += kLanes) {
-        place.draw(t.column_begin + static_cast<int32_t>(c), kLaneIndex <= static_cast<int32_t>(last - c));
+        relative_x(plane, t.column_begin + static_cast<int32_t>(c), q_x);
+        test_block(offset + c, lane_keys(q_x, q_y, lanes), kLaneIndex <= static_cast<int32_t>(last - c), plane);
       }
     }
   }
@@ -426,24 +438,23 @@ class Band {
     }
   }
 
-  // FragmentOutput::write() for a run of pixels of one triangle, without derivatives.
+  // FragmentOutput::write() for a run of pixels of one triangle, without derivatives. Blocks may reach beyond the run:
+  // what they write there belongs to later runs of the same row, which overwrite it.
   void write_run(int64_t pixel, int32_t begin, int32_t end, scalar_t fy, const Vec4<scalar_t> v[3]) const {
     scalar_t* const barycentrics = in_.output.barycentrics + 2 * pixel;
     scalar_t* const depth = in_.output.depth + pixel;
     int32_t c = begin;
-    if (c + kLanes <= end) {
-      const scalar_t q0y = v[0].y - fy * v[0].w, q1y = v[1].y - fy * v[1].w, q2y = v[2].y - fy * v[2].w;
-      for (; c + kLanes <= end; c += kLanes) {
-        const Values fx = load_lanes<Values>(in_.column_centers + c);
-        const Values q0x = v[0].x - fx * v[0].w, q1x = v[1].x - fx * v[1].w, q2x = v[2].x - fx * v[2].w;
-        const Values a0 = q1x * q2y - q1y * q2x, a1 = q2x * q0y - q2y * q0x, a2 = q0x * q1y - q0y * q1x;
-        const Values inverse = reciprocal_or_zero_lanes<scalar_t>(a0 + a1 + a2);
-        const Values z = a0 * v[0].z + a1 * v[1].z + a2 * v[2].z, w = a0 * v[0].w + a1 * v[1].w + a2 * v[2].w;
-        store_lanes(depth + c, z * reciprocal_or_zero_lanes<scalar_t>(w));
-        const Values b0 = a0 * inverse, b1 = a1 * inverse;
-        store_lanes(barycentrics + 2 * c, interleave_low(b0, b1));
-        store_lanes(barycentrics + 2 * c + kLanes, interleave_high(b0, b1));
-      }
+    const scalar_t q0y = v[0].y - fy * v[0].w, q1y = v[1].y - fy * v[1].w, q2y = v[2].y - fy * v[2].w;
+    for (; c < end && c + kLanes <= width_; c += kLanes) {
+      const Values fx = load_lanes<Values>(in_.column_centers + c);
+      const Values q0x = v[0].x - fx * v[0].w, q1x = v[1].x - fx * v[1].w, q2x = v[2].x - fx * v[2].w;
+      const Values a0 = q1x * q2y - q1y * q2x, a1 = q2x * q0y - q2y * q0x, a2 = q0x * q1y - q0y * q1x;
+      const Values inverse = reciprocal_or_zero_lanes<scalar_t>(a0 + a1 + a2);
+      const Values z = a0 * v[0].z + a1 * v[1].z + a2 * v[2].z, w = a0 * v[0].w + a1 * v[1].w + a2 * v[2].w;
+      store_lanes(depth + c, z * reciprocal_or_zero_lanes<scalar_t>(w));
+      const Values b0 = a0 * inverse, b1 = a1 * inverse;
+      store_lanes(barycentrics + 2 * c, interleave_low(b0, b1));
+      store_lanes(barycentrics + 2 * c + kLanes, interleave_high(b0, b1));
     }
     for (; c < end; ++c) {
       const PixelFrame<scalar_t> f = pixel_frame(v, in_.column_centers[c], fy);

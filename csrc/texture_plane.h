@@ -1,0 +1,180 @@
+// Texture coordinates on a plane, with four ways to continue it past its border.
+#pragma once
+
+#include "texture.h"
+
+namespace diffrender {
+
+enum class TextureWrap : int32_t { repeat = 0, clamp = 1, mirror = 2, zero = 3 };
+
+// Texel centres lie at half-integers. For a coordinate u of n texels: the two texels that it lies between (-1 = outside),
+// how far it is from the first to the second, and the slope of that. All in arithmetic that vectorises.
+template <class scalar_t>
+struct WrappedAxis {
+  int32_t first, second;
+  scalar_t fraction, slope;
+
+  DR_HD static WrappedAxis between(scalar_t x, int32_t n, scalar_t slope) {
+    const scalar_t whole = std::floor(x);
+    const int32_t first = static_cast<int32_t>(whole);
+    return {first, first + 1 < n ? first + 1 : n - 1, x - whole, slope};
+  }
+
+  DR_HD static WrappedAxis repeat(scalar_t u, int32_t n) {
+    const scalar_t size = static_cast<scalar_t>(n);
+    // The fractional part first: exact, and it keeps what digits a coordinate of 1e6 has.
+    const scalar_t x = (u - std::floor(u)) * size - scalar_t(0.5), whole = std::floor(x);
+    const int32_t first = static_cast<int32_t>(whole);
+    return {first < 0 ? n - 1 : first, first + 1 < n ? first + 1 : 0, x - whole, size};
+  }
+
+  // Beyond the outer texel centres the value is constant.
+  DR_HD static WrappedAxis clamp(scalar_t u, int32_t n, scalar_t sign) {
+    const scalar_t size = static_cast<scalar_t>(n), x = u * size - scalar_t(0.5), end = size - 1;
+    const bool inside = x >= 0 && x < end;
+    return between(x > 0 ? (x < end ? x : end) : scalar_t(0), n, inside ? sign * size : scalar_t(0));
+  }
+
+  DR_HD static WrappedAxis mirror(scalar_t u, int32_t n) {
+    const scalar_t turn = u - 2 * std::floor(scalar_t(0.5) * u);
+    return clamp(turn > 1 ? 2 - turn : turn, n, turn > 1 ? scalar_t(-1) : scalar_t(1));
+  }
+
+  DR_HD static WrappedAxis zero(scalar_t u, int32_t n) {
+    const scalar_t size = static_cast<scalar_t>(n), x = u * size - scalar_t(0.5);
+    const scalar_t near = x > -2 ? (x < size + 1 ? x : size + 1) : scalar_t(-2), whole = std::floor(near);
+    const int32_t first = static_cast<int32_t>(whole), second = first + 1;
+    return {first < n ? first : -1, second < n ? second : -1, near - whole, size};
+  }
+};
+
+template <class scalar_t>
+struct PlaneMapping {
+  static constexpr int kCoordinates = 2, kDerivatives = 4;
+
+  const scalar_t* texcoords;    // [B, H, W, 2]
+  const scalar_t* derivatives;  // [B, H, W, 4] (u_X, u_Y, v_X, v_Y) per pixel step, or null
+  const scalar_t* bias;         // [B, H, W], or null
+  TextureWrap wrap_u, wrap_v;
+  TextureFilter filter;
+
+  template <class Block>
+  DR_HD void locate(int64_t first, int n, Block* block) const {
+    const scalar_t* const uv = texcoords + 2 * first;
+    for (int i = 0; i < n; ++i) {
+      const scalar_t u = uv[2 * i], v = uv[2 * i + 1];
+      const bool finite = (u < 0 ? -u : u) <= kLargest<scalar_t> && (v < 0 ? -v : v) <= kLargest<scalar_t>;
+      block->u[i] = finite ? u : scalar_t(0);
+      block->v[i] = finite ? v : scalar_t(0);
+      block->face[i] = finite ? 0 : -1;
+    }
+  }
+
+  DR_HD Footprint<scalar_t> footprint(int64_t lookup, const TextureLevels<scalar_t>& levels, int32_t taps) const {
+    const scalar_t* const step = derivatives + 4 * lookup;
+    const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
+    return Footprint<scalar_t>::make(step[0] * width, step[1] * width, step[2] * height, step[3] * height, taps);
+  }
+
+  DR_HD void measure(int64_t first, int n, const TextureLevels<scalar_t>& levels, int32_t taps,
+                     TextureBlock<scalar_t, true>* block) const {
+    for (int i = 0; i < n; ++i) block->level[i] = block->axis_u[i] = block->axis_v[i] = 0;
+    if (derivatives != nullptr) {
+      for (int i = 0; i < n; ++i) block->level[i] = footprint(first + i, levels, taps).level();
+      for (int i = 0; taps > 1 && i < n; ++i) {
+        scalar_t x, y;
+        footprint(first + i, levels, taps).axis(&x, &y);
+        x /= static_cast<scalar_t>(levels.width);
+        y /= static_cast<scalar_t>(levels.height);
+        const bool finite = (x < 0 ? -x : x) <= kLargest<scalar_t> && (y < 0 ? -y : y) <= kLargest<scalar_t>;
+        block->axis_u[i] = finite ? x : scalar_t(0);
+        block->axis_v[i] = finite ? y : scalar_t(0);
+      }
+    }
+    if (bias != nullptr) {
+      for (int i = 0; i < n; ++i) block->level[i] += bias[first + i];
+    }
+  }
+
+  template <class Axis, class Use, class Size>
+  DR_HD static void along(const scalar_t* u, int n, const Size& size, const Axis& axis, const Use& use) {
+#pragma omp simd
+    for (int i = 0; i < n; ++i) use(i, axis(u[i], size(i)));
+  }
+
+  template <class Use, class Size>
+  DR_HD static void wrapped(TextureWrap wrap, const scalar_t* u, int n, const Size& size, const Use& use) {
+    using Axis = WrappedAxis<scalar_t>;
+    switch (wrap) {
+      case TextureWrap::repeat: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::repeat(c, s); }, use); break;
+      case TextureWrap::clamp: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::clamp(c, s, 1); }, use); break;
+      case TextureWrap::mirror: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::mirror(c, s); }, use); break;
+      case TextureWrap::zero: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::zero(c, s); }, use); break;
+    }
+  }
+
+  template <class Width, class Height>
+  DR_HD void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const Width& width,
+                    const Height& height, TextureTaps<scalar_t>* taps) const {
+    int32_t x0[kTextureBlock], x1[kTextureBlock];
+    wrapped(wrap_u, u, n, width, [&](int i, const WrappedAxis<scalar_t>& axis) {
+      x0[i] = axis.first;
+      x1[i] = axis.second;
+      taps->x[i] = axis.fraction;
+      taps->slope_x[i] = axis.slope;
+    });
+    wrapped(wrap_v, v, n, height, [&](int i, const WrappedAxis<scalar_t>& axis) {
+      const int32_t row0 = axis.first * width(i), row1 = axis.second * width(i), ok = valid[i];
+      taps->tap[0][i] = (x0[i] | axis.first | ok) < 0 ? kTapOutside : row0 + x0[i];
+      taps->tap[1][i] = (x1[i] | axis.first | ok) < 0 ? kTapOutside : row0 + x1[i];
+      taps->tap[2][i] = (x0[i] | axis.second | ok) < 0 ? kTapOutside : row1 + x0[i];
+      taps->tap[3][i] = (x1[i] | axis.second | ok) < 0 ? kTapOutside : row1 + x1[i];
+      taps->regular[i] = x0[i] | x1[i] | axis.first | axis.second | ok;
+      taps->y[i] = axis.fraction;
+      taps->slope_y[i] = axis.slope;
+    });
+  }
+
+  // The texel that a coordinate lies in, -1 = outside.
+  DR_HD static int32_t nearest_on_axis(scalar_t u, int32_t n, TextureWrap wrap) {
+    const scalar_t size = static_cast<scalar_t>(n);
+    if (wrap == TextureWrap::repeat) u -= std::floor(u);
+    if (wrap == TextureWrap::mirror) {
+      u -= 2 * std::floor(scalar_t(0.5) * u);
+      u = u > 1 ? 2 - u : u;
+    }
+    const scalar_t x = u * size;
+    if (wrap == TextureWrap::zero && !(x >= 0 && x < size)) return -1;
+    return x > 0 ? (x < size ? static_cast<int32_t>(x) : n - 1) : 0;
+  }
+
+  DR_HD int32_t nearest(scalar_t u, scalar_t v, int32_t valid, int32_t width, int32_t height) const {
+    const int32_t x = nearest_on_axis(u, width, wrap_u), y = nearest_on_axis(v, height, wrap_v);
+    return (x | y | valid) < 0 ? kTapOutside : y * width + x;
+  }
+
+  template <bool kMips>
+  DR_HD void pull_back(int64_t lookup, bool valid, const TextureLevels<scalar_t>& levels, int32_t taps, scalar_t grad_u,
+                       scalar_t grad_v, scalar_t grad_level, scalar_t grad_axis_u, scalar_t grad_axis_v,
+                       scalar_t* grad_texcoords, scalar_t* grad_derivatives, scalar_t* grad_bias) const {
+    if (grad_texcoords != nullptr) {
+      grad_texcoords[2 * lookup] = valid ? grad_u : scalar_t(0);
+      grad_texcoords[2 * lookup + 1] = valid ? grad_v : scalar_t(0);
+    }
+    if constexpr (!kMips) return;
+    if (grad_bias != nullptr) grad_bias[lookup] = valid ? grad_level : scalar_t(0);
+    if (grad_derivatives == nullptr) return;
+    scalar_t grad_j[4] = {0, 0, 0, 0};
+    const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
+    if (valid) {
+      footprint(lookup, levels, taps)
+          .backward(taps, grad_level, grad_axis_u / width, grad_axis_v / height, grad_j);
+    }
+    grad_derivatives[4 * lookup] = grad_j[0] * width;
+    grad_derivatives[4 * lookup + 1] = grad_j[1] * width;
+    grad_derivatives[4 * lookup + 2] = grad_j[2] * height;
+    grad_derivatives[4 * lookup + 3] = grad_j[3] * height;
+  }
+};
+
+}  // namespace diffrender
