@@ -4,7 +4,8 @@
 //   kMaps                     number of its material maps, and channels(i) of each
 //   Surface<T>                its material at a pixel, with the gradients that add up over the lights
 //   load, shade, ambient, shade_backward, ambient_backward, store_backward
-// Everything is written over T = scalar_t or Packet<scalar_t>: one pixel per GPU thread, kLanes pixels at once on the CPU.
+// Everything is written over T = scalar_t or Packet<scalar_t>: one pixel per GPU thread, kLanes pixels at once on the
+// CPU.
 #pragma once
 
 #include "shade_light.h"
@@ -80,8 +81,8 @@ struct ShadePoint {
   T normal_scale, view_scale;  // factors that made normal and view from what the maps hold (the sign included)
 };
 
-// Lanes that are not active get values that are harmless in every formula: whatever stands on the background, no NaN can
-// arise from it, in the forward or in the backward pass.
+// Lanes that are not active get values that are harmless in every formula: whatever stands on the background, no NaN
+// can arise from it, in the forward or in the backward pass.
 template <class T, class scalar_t>
 DR_HD ShadePoint<T> shade_point(const ShadeInput<scalar_t>& in, int64_t item, int64_t pixel, int count) {
   const Vec3<T> zero{T(0), T(0), T(0)}, up{T(0), T(0), T(1)};
@@ -189,7 +190,8 @@ struct ShadeForward {
 // grad_E = g f, and the gradients of n, v, l and material. From there
 //   n = s N / |N|            grad_N = s (g - n (n . g)) / |N|, the sign s of a two-sided surface a constant
 //   v = u / |u|, u = c - x   grad_u likewise; the viewer c gets it, the position x its negative
-// and the light's own derivative (shade_light.h). One pass over the lights; everything is computed again from the inputs.
+// and the light's own derivative (shade_light.h). One pass over the lights; everything is computed again from the
+// inputs.
 template <class scalar_t, class Model>
 struct ShadeBackward {
   ShadeInput<scalar_t> in;
@@ -260,7 +262,7 @@ struct ShadeCollect {
   int64_t size;          // N
   int64_t items;         // B
   int32_t first_slot, slots, spread;
-  bool shared;           // the result has one row
+  bool shared;  // the result has one row
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) {

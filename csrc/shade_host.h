@@ -27,8 +27,9 @@ struct ShadeTensors {
                  light_types.scalar_type() == ScalarType::Int,
              op, ": lights must have shape (B, L, 12) and int32 types (L,)");
     DR_CHECK(lights.size(0) == 1 || lights.size(0) == batch, op, ": lights differ from the maps in batch size");
-    DR_CHECK(!triangle_id.has_value() || (triangle_id->numel() == pixels() && triangle_id->scalar_type() == ScalarType::Int),
-             op, ": triangle_id differs from the maps in size");
+    DR_CHECK(
+        !triangle_id.has_value() || (triangle_id->numel() == pixels() && triangle_id->scalar_type() == ScalarType::Int),
+        op, ": triangle_id differs from the maps in size");
     DR_CHECK(view.has_value() || !two_sided, op, ": two-sided shading needs the viewer");
   }
 };
@@ -47,7 +48,8 @@ inline ShadeTensors shade_tensors(const char* op, const Tensor& positions, const
                  as_contiguous(light_types),       view_is_direction,          two_sided};
   for (const Tensor& map : material) t.material.push_back(as_contiguous(map));
   const auto grow = [&](const Tensor& map) {
-    DR_CHECK(map.dim() == 4 && map.scalar_type() == lights.scalar_type(), op, ": maps must be (B, H, W, C) of one type");
+    DR_CHECK(map.dim() == 4 && map.scalar_type() == lights.scalar_type(), op,
+             ": maps must be (B, H, W, C) of one type");
     if (map.size(0) != 1) t.batch = map.size(0);
     if (map.size(1) != 1) t.height = map.size(1);
     if (map.size(2) != 1) t.width = map.size(2);
@@ -181,8 +183,9 @@ class ShadeGradients {
       if (part.slot >= 0) collect<scalar_t>(sums, part.result, part.slot, kernel);
       if (part.items.has_value()) {
         const int64_t size = part.result.numel();
-        launch(like, size, ShadeSumItems<scalar_t>{data<scalar_t>(*part.items), mutable_data<scalar_t>(part.result), size,
-                                                   t_.batch});
+        launch(
+            like, size,
+            ShadeSumItems<scalar_t>{data<scalar_t>(*part.items), mutable_data<scalar_t>(part.result), size, t_.batch});
       }
     }
   }
@@ -201,8 +204,9 @@ class ShadeGradients {
   template <class scalar_t, class Kernel>
   void collect(const Tensor& sums, const Tensor& result, int32_t slot, const Kernel& kernel) const {
     const int64_t rows = result.size(0), size = rows == 0 ? 0 : result.numel() / rows;
-    launch(sums, result.numel(), ShadeCollect<scalar_t>{data<scalar_t>(sums), mutable_data<scalar_t>(result), size,
-                                                        t_.batch, slot, kernel.slots, kernel.spread, rows == 1});
+    launch(sums, result.numel(),
+           ShadeCollect<scalar_t>{data<scalar_t>(sums), mutable_data<scalar_t>(result), size, t_.batch, slot,
+                                  kernel.slots, kernel.spread, rows == 1});
   }
 
   const ShadeTensors& t_;
@@ -213,8 +217,9 @@ class ShadeGradients {
 
 // Fills the fields of a backward kernel that all models have, in the order positions, normals, view of `gradients`.
 template <class scalar_t, class Model>
-ShadeBackward<scalar_t, Model> shade_backward_kernel(const ShadeTensors& t, const Model& model, const Tensor& grad_radiance,
-                                                     const ShadeGradients& gradients, bool need_lights) {
+ShadeBackward<scalar_t, Model> shade_backward_kernel(const ShadeTensors& t, const Model& model,
+                                                     const Tensor& grad_radiance, const ShadeGradients& gradients,
+                                                     bool need_lights) {
   ShadeBackward<scalar_t, Model> kernel{};
   kernel.in = shade_input<scalar_t>(t);
   kernel.model = model;
@@ -223,8 +228,8 @@ ShadeBackward<scalar_t, Model> shade_backward_kernel(const ShadeTensors& t, cons
   kernel.grad_normals = gradients.target<scalar_t>(1);
   if (t.view.has_value()) kernel.grad_view = gradients.target<scalar_t>(2);
   kernel.need_lights = need_lights;
-  kernel.need_geometry = need_lights || kernel.grad_positions.needed() || kernel.grad_normals.needed() ||
-                         kernel.grad_view.needed();
+  kernel.need_geometry =
+      need_lights || kernel.grad_positions.needed() || kernel.grad_normals.needed() || kernel.grad_view.needed();
   return kernel;
 }
 

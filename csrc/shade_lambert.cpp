@@ -48,8 +48,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> shade_lambert_backward(
   gradients.add(t.material[0], need_albedo);
   dispatch_floating(t.positions, [&](auto zero) {
     using scalar_t = decltype(zero);
-    auto kernel =
-        shade_backward_kernel<scalar_t>(t, lambert<scalar_t>(t, leak), grad_radiance, gradients, need_lights);
+    auto kernel = shade_backward_kernel<scalar_t>(t, lambert<scalar_t>(t, leak), grad_radiance, gradients, need_lights);
     kernel.grads = {gradients.target<scalar_t>(3)};
     gradients.run<scalar_t>(kernel, scatter, driver);
   });

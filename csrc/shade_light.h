@@ -70,7 +70,8 @@ DR_HD ArrivingLight<T> arriving_light(const LightRow<ScalarOf<T>>& light, Vec3<T
 
 // Given gradients g_l of to_light and g_E of irradiance:
 //   color      g_E strength, strength = q cone;  g_s = g_E . color;  g_q = g_s cone;  g_cone = g_s q
-//   cone       with w = cos_inner - cos_outer, inside of the clamp: g_x = g_cone 6 x (1 - x) (which is 0 at both clamps),
+//   cone       with w = cos_inner - cos_outer, inside of the clamp: g_x = g_cone 6 x (1 - x) (which is 0 at both
+//   clamps),
 //              cos_inner: -g_x x / w;  cos_outer: g_x (x - 1) / w;  direction: -(g_x / w) l;  l: -(g_x / w) direction
 //   falloff    dq = -q^2 d(u.u), or where the radius bounds it -q^2 2 radius d(radius)
 //   u          (g_l - l (l . g_l)) / |u| - g_q q^2 2 u;  the light's position gets it, p its negative
@@ -114,8 +115,7 @@ DR_HD void arriving_light_backward(const LightRow<ScalarOf<T>>& light, const Arr
   const auto by_radius = dot(u, u) < T(v[9] * v[9]);
   grad_light[9] = select(by_radius, grad_bounded, T(0)) * T(2 * v[9]);
   const T grad_squared = select(by_radius, T(0), grad_bounded);
-  const Vec3<T> grad_u =
-      normalize_backward(a.to_light, a.inverse_distance, grad_to_light) + (T(2) * grad_squared) * u;
+  const Vec3<T> grad_u = normalize_backward(a.to_light, a.inverse_distance, grad_to_light) + (T(2) * grad_squared) * u;
   grad_light[3] = grad_u.x;
   grad_light[4] = grad_u.y;
   grad_light[5] = grad_u.z;

@@ -85,7 +85,8 @@ struct Triples {
     const Values x = t.x.v, y = t.y.v, z = t.z.v;
     store_lanes(p, pick(pick(x, y, Index{0, 8, 0, 1, 9, 0, 2, 10}), z, Index{0, 1, 8, 3, 4, 9, 6, 7}));
     store_lanes(p + kLanes, pick(pick(x, y, Index{0, 3, 11, 0, 4, 12, 0, 5}), z, Index{10, 1, 2, 11, 4, 5, 12, 7}));
-    store_lanes(p + 2 * kLanes, pick(pick(x, y, Index{13, 0, 6, 14, 0, 7, 15, 0}), z, Index{0, 13, 2, 3, 14, 5, 6, 15}));
+    store_lanes(p + 2 * kLanes,
+                pick(pick(x, y, Index{13, 0, 6, 14, 0, 7, 15, 0}), z, Index{0, 13, 2, 3, 14, 5, 6, 15}));
   }
 };
 

@@ -10,18 +10,32 @@ from .camera import Camera  # noqa: E402
 from .color import linear_to_srgb, srgb_to_linear  # noqa: E402
 from .geometry import Mesh  # noqa: E402
 from .io import load_mesh, save_image, save_mesh  # noqa: E402
+from .lights import (  # noqa: E402
+    AmbientLight,
+    DirectionalLight,
+    PackedLights,
+    PointLight,
+    SpotLight,
+    pack_lights,
+)
 from .ops.antialias import antialias  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
 from .ops.rasterize import Fragments, rasterize  # noqa: E402
+from .ops.shade_lambert import shade_lambert  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
 from .renderer import Renderer, RenderResult  # noqa: E402
 
 __all__ = [
+    "AmbientLight",
     "Camera",
+    "DirectionalLight",
     "Fragments",
     "Mesh",
+    "PackedLights",
+    "PointLight",
     "RenderResult",
     "Renderer",
+    "SpotLight",
     "antialias",
     "edge_topology",
     "geometry",
@@ -32,10 +46,12 @@ __all__ = [
     "losses",
     "metrics",
     "optim",
+    "pack_lights",
     "rasterize",
     "save_image",
     "save_mesh",
     "set_checks",
+    "shade_lambert",
     "srgb_to_linear",
 ]
 

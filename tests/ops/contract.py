@@ -4,7 +4,7 @@ A row (tests/ops/rows/base.py) gives small examples of the op as functions of it
 calls behind it, calls that have to fail with a given message, and calls on empty input.
 """
 
-from tests.ops.rows import antialias, interpolate, rasterize
+from tests.ops.rows import antialias, interpolate, rasterize, shade_lambert
 from tests.ops.rows.base import Contract, Example
 
 __all__ = ["CONTRACTS", "Contract", "Example"]
@@ -13,4 +13,5 @@ CONTRACTS = [
     rasterize.contract(),
     interpolate.contract(),
     antialias.contract(),
+    shade_lambert.contract(),
 ]
