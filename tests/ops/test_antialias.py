@@ -345,21 +345,6 @@ def test_nothing_changes_without_an_edge_in_the_frame():
         assert (grad == 0).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_order_free_sums_equal_the_plain_ones(dtype):
-    """The fixed-point accumulation for deterministic GPUs, run on the CPU."""
-    positions, triangles, size = random_scene(12, dtype)
-    r = ras(positions, triangles, *size)
-    image, grad = uniform(1, *size, 3, dtype=dtype), rnd(1, *size, 3, seed=1, dtype=dtype)
-    inputs = (image, r.fragments.triangle_id, positions[None], triangles)
-    topology = dr.edge_topology(triangles)
-    outline = torch.ops.diffrender.antialias_pairs(*inputs, topology)[1]
-    backward = torch.ops.diffrender.antialias_pairs_backward
-    plain, ordered = (backward(*inputs, topology, outline, grad, False, True, algorithm)[1] for algorithm in (0, 1))
-    assert plain.any()
-    assert relative_error(ordered, plain) < (1e-6 if dtype == torch.float32 else 1e-14)
-
-
 def test_default_method_is_not_here_yet():
     positions, triangles, size = random_scene(12)
     fragments = dr.rasterize(positions, triangles, size)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import diffrender as dr
-from tests.support.scenes import icosphere, perspective, pixel_rays, random_scene, rigid, to_clip
-from tests.support.vocabulary import P, g, relative_error, rnd, uniform
+from tests.support.scenes import icosphere, perspective, pixel_rays, rigid, to_clip
+from tests.support.vocabulary import P, g, rnd, uniform
 
 F64 = torch.float64
 TRIANGLE = torch.tensor([[0, 1, 2]])
@@ -137,18 +137,6 @@ def test_items_do_not_see_each_other():
         one, one_steps = dr.interpolate(attributes[k : k + 1], triangles, own, derivatives="all")
         assert torch.equal(values[k : k + 1], one)
         assert torch.equal(steps[k : k + 1], one_steps)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_order_free_sums_equal_the_plain_ones(dtype):
-    """The fixed-point accumulation for deterministic GPUs, run on the CPU."""
-    positions, triangles, size = random_scene(12, dtype)
-    fragments = dr.rasterize(positions, triangles, size)
-    attributes, grad = rnd(1, len(positions), 6, dtype=dtype), rnd(1, *size, 6, seed=1, dtype=dtype)
-    inputs = (attributes, triangles, fragments.triangle_id, fragments.barycentrics, grad, 1.0, True, False)
-    plain, ordered = (torch.ops.diffrender.interpolate_backward(*inputs, algorithm)[0] for algorithm in (0, 1))
-    assert plain.any()
-    assert relative_error(ordered, plain) < (1e-6 if dtype == torch.float32 else 1e-14)
 
 
 def test_single_precision_loses_no_digits_on_large_offsets_of_w():

@@ -296,18 +296,6 @@ def test_nan_cotangents_on_background_are_not_read():
     assert torch.equal(torch.autograd.grad(outputs, positions, poisoned)[0], clean)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_order_free_sums_equal_the_plain_ones(dtype):
-    """The fixed-point accumulation for deterministic GPUs runs here on the CPU: same gradient, any order of pixels."""
-    positions, triangles, size = random_scene(12, dtype)
-    fragments = dr.rasterize(positions, triangles, size, derivatives=True)
-    grads = [rnd(*x.shape, seed=k, dtype=dtype) for k, x in enumerate(fragments[1:])]
-    op = torch.ops.diffrender.rasterize_backward
-    plain, ordered = (op(positions[None], triangles, fragments.triangle_id, *grads, a) for a in (0, 1))
-    assert plain.any()
-    assert relative_error(ordered, plain) < (1e-5 if dtype == torch.float32 else 1e-12)
-
-
 def test_r19_results_made_under_inference_mode_do_not_break_training():
     positions, triangles, size = random_scene(12)
     with torch.inference_mode():
