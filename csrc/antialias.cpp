@@ -105,7 +105,8 @@ std::tuple<Tensor, Tensor> antialias_pairs_backward(const Tensor& input, const T
     if (need_positions) {
       launch_scatter<scalar_t>(
           grad_positions, positions.size(0), triangle_id.numel(), static_cast<ScatterAlgorithm>(algorithm),
-          AntialiasBackwardPositions<scalar_t>{in, data<scalar_t>(image), grad, channels});
+          AntialiasBackwardPositions<scalar_t>{in, data<scalar_t>(image), grad, channels},
+          triangle_id.numel() / 32);  // outlines are thin
     }
   });
   return {grad_image, grad_positions};

@@ -24,12 +24,11 @@ struct OutlineEdges {
   }
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t item = i / mesh.triangle_count;
+    for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
       const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
       int32_t index[3];
       silhouette[i] = mesh.indices(triangle, index) ? bits(item, triangle, index) : 0;
-    }
+    });
   }
 
   DR_HD uint8_t bits(int64_t item, int32_t triangle, const int32_t index[3]) const {
@@ -66,18 +65,17 @@ struct MarkCrossedPairs {
   static constexpr double kMargin = 0.125;
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t item = i / triangles_per_item;
+    for_each_index(begin, end, triangles_per_item, [&](int64_t i, int64_t item) {
       const int32_t triangle = static_cast<int32_t>(i - item * triangles_per_item);
-      const uint32_t bits = silhouette[(mesh.item_stride == 0 ? 0 : item * triangles_per_item) + triangle];
-      if (bits == 0) continue;
+      const uint32_t bits = silhouette[mesh.item_stride == 0 ? triangle : i];
+      if (bits == 0) return;
       int32_t index[3];
       mesh.indices(triangle, index);  // bits are only set for valid triangles
       for (int k = 0; k < 3; ++k) {
         if ((bits >> k & 1) == 0) continue;
         mark_edge(item, mesh.vertex(item, index[(k + 1) % 3]), mesh.vertex(item, index[(k + 2) % 3]));
       }
-    }
+    });
   }
 
   // In double precision: the far end of an edge that passes the eye lies far outside of the image.

@@ -35,15 +35,6 @@ struct InterpolateInput {
     }
     return c;
   }
-
-  // Calls body(pixel, batch item) for a range of pixels.
-  template <class F>
-  DR_HD void for_each_pixel(int64_t begin, int64_t end, const F& body) const {
-    while (begin < end) {
-      const int64_t item = begin / pixels_per_item, stop = (item + 1) * pixels_per_item;
-      for (const int64_t last = end < stop ? end : stop; begin < last; ++begin) body(begin, item);
-    }
-  }
 };
 
 // kChannels = number of channels known at compile time, or 0.
@@ -56,7 +47,7 @@ struct InterpolateForward {
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int n = channels();
-    in.for_each_pixel(begin, end, [&](int64_t pixel, int64_t item) {
+    for_each_index(begin, end, in.pixels_per_item, [&](int64_t pixel, int64_t item) {
       scalar_t* const out = values + pixel * n;
       const auto corners = in.corners(in.triangle_id[pixel], item);
       if (!corners.valid) {
@@ -81,7 +72,7 @@ struct InterpolateBackwardWeights {
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int n = kChannels > 0 ? kChannels : in.channels;
-    in.for_each_pixel(begin, end, [&](int64_t pixel, int64_t item) {
+    for_each_index(begin, end, in.pixels_per_item, [&](int64_t pixel, int64_t item) {
       scalar_t g0 = 0, g1 = 0;
       const auto corners = in.corners(in.triangle_id[pixel], item);
       if (corners.valid) {

@@ -21,7 +21,7 @@ struct RasterizeBackwardRows {
   static constexpr int kShortRun = 2;
 
   void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    Worker worker{kernel, sink};
+    Worker worker{kernel, sink.values, sink.offset};
     const int64_t width = kernel.viewport.width;
     while (begin < end) {
       const int64_t row_end = std::min(end, (begin / width + 1) * width);
@@ -43,12 +43,15 @@ struct RasterizeBackwardRows {
 
   struct Worker {
     const RasterizeBackward<scalar_t>& kernel;
-    const Sink<scalar_t>& sink;
+    scalar_t* const values;  // the sink's: on the CPU its mode is always `direct`
+    const int64_t value_offset;
     // Pixels that wait for a full block.
     int count = 0;
     scalar_t x[3][kLanes] = {}, y[3][kLanes] = {}, z[3][kLanes] = {}, w[3][kLanes] = {};
     scalar_t fx[kLanes] = {}, fy[kLanes] = {}, g0[kLanes] = {}, g1[kLanes] = {}, gd[kLanes] = {};
     int64_t base[3][kLanes] = {};
+
+    DR_HD void add(int64_t index, scalar_t value) const { values[index - value_offset] += value; }
 
     void row(int64_t begin, int64_t end) {
       // Divisions once per row: a run may be a single pixel.
@@ -143,10 +146,10 @@ struct RasterizeBackwardRows {
         grad_y[k] += a[i] * start_x[j] - x_sum[i] * t.v[j].w;
       }
       for (int i = 0; i < 3; ++i) {
-        accumulate(sink, t.base[i] + 0, grad_x[i]);
-        accumulate(sink, t.base[i] + 1, grad_y[i]);
-        if (has_depth) accumulate(sink, t.base[i] + 2, sum(sums.z[i]));
-        accumulate(sink, t.base[i] + 3, -(first_x * grad_x[i] + moment[i] + center_y * grad_y[i]) - sum(sums.d[i]));
+        add(t.base[i] + 0, grad_x[i]);
+        add(t.base[i] + 1, grad_y[i]);
+        if (has_depth) add(t.base[i] + 2, sum(sums.z[i]));
+        add(t.base[i] + 3, -(first_x * grad_x[i] + moment[i] + center_y * grad_y[i]) - sum(sums.d[i]));
       }
     }
 
@@ -223,7 +226,7 @@ struct RasterizeBackwardRows {
       }
       for (int l = 0; l < count; ++l) {
         for (int j = 0; j < 3; ++j) {
-          for (int v = 0; v < 4; ++v) accumulate(sink, base[j][l] + v, out[j][v][l]);
+          for (int v = 0; v < 4; ++v) add(base[j][l] + v, out[j][v][l]);
         }
       }
       count = 0;

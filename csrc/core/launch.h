@@ -95,17 +95,18 @@ void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor) {
 
 // Private buffers per target on the CPU. Depends on sizes alone, never on the number of threads, so that the order of
 // every addition is always the same. More buffers balance better; each costs one pass over the target.
-inline int64_t scatter_chunks(int64_t items, int64_t target_size) {
-  const int64_t affordable = items / std::max<int64_t>(target_size, 1);
-  const int64_t useful = (items + 4095) / 4096;
-  return std::max<int64_t>(1, std::min({useful, std::max<int64_t>(affordable, 2), int64_t(16)}));
+inline int64_t scatter_chunks(int64_t contributions, int64_t target_size) {
+  const int64_t affordable = std::max<int64_t>(contributions / std::max<int64_t>(target_size, 1), 2);
+  const int64_t useful = (contributions + 4095) / 4096;
+  const bool sparse = contributions * 8 < target_size;  // clearing a second buffer costs more than all additions
+  return sparse ? 1 : std::max<int64_t>(1, std::min({useful, affordable, int64_t(16)}));
 }
 
 template <class scalar_t, class F>
-void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functor) {
+void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functor, int64_t contributions = -1) {
   const int64_t target_size = grad.numel() / targets;
   const int64_t items = n / targets;
-  const int64_t chunks = scatter_chunks(items, target_size);
+  const int64_t chunks = scatter_chunks((contributions < 0 ? n : contributions) / targets, target_size);
   scalar_t* const output = mutable_data<scalar_t>(grad);
   const std::unique_ptr<scalar_t[]> scratch(new scalar_t[targets * (chunks - 1) * target_size]);
   parallel_tasks(targets * chunks, [&](int64_t task) {
@@ -139,8 +140,10 @@ void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functo
 // functor(begin, end, sink) for ranges that together cover [0, n); what it adds through accumulate(sink, ...) ends in
 // `grad`, which must be zero on entry. `targets` = number of equal parts of `grad` of which items [t n / targets,
 // (t + 1) n / targets) write only part t: the batch size for a batched gradient, 1 for one that the batch shares.
+// `contributions` = about how many items write anything; it only decides how the CPU splits the work.
 template <class scalar_t, class F>
-void launch_scatter(const Tensor& grad, int64_t targets, int64_t n, ScatterAlgorithm algorithm, const F& functor) {
+void launch_scatter(const Tensor& grad, int64_t targets, int64_t n, ScatterAlgorithm algorithm, const F& functor,
+                    int64_t contributions = -1) {
   if (n <= 0 || grad.numel() == 0) return;
   if (algorithm == ScatterAlgorithm::fixed_point) {
     detail::scatter_fixed_point<scalar_t>(grad, n, functor);
@@ -154,7 +157,7 @@ void launch_scatter(const Tensor& grad, int64_t targets, int64_t n, ScatterAlgor
     DR_CHECK(false, "this build of diffrender has no CUDA kernels");
 #endif
   }
-  detail::scatter_cpu<scalar_t>(grad, targets, n, functor);
+  detail::scatter_cpu<scalar_t>(grad, targets, n, functor, contributions);
 }
 
 }  // namespace diffrender

@@ -39,6 +39,15 @@ constexpr scalar_t kLargest = std::numeric_limits<scalar_t>::max();
 template <class scalar_t>
 constexpr scalar_t kSmallestNormal = std::numeric_limits<scalar_t>::min();
 
+// Items that a body keeps in arrays at once: many on the CPU, one on the GPU, where a thread has one item.
+#if defined(__CUDA_ARCH__)
+template <int kOnCpu>
+constexpr int kItemsAtOnce = 1;
+#else
+template <int kOnCpu>
+constexpr int kItemsAtOnce = kOnCpu;
+#endif
+
 DR_HD uint64_t double_bits(double value) {
 #if defined(__CUDA_ARCH__)
   return static_cast<uint64_t>(__double_as_longlong(value));
@@ -81,6 +90,16 @@ DR_HD void atomic_max(uint64_t* address, uint64_t value) {
 #else
   *address = value > *address ? value : *address;
 #endif
+}
+
+// Calls body(index, item) for a range of indices of which every item has `per_item`. A division per range, not per index:
+// 64-bit divisions cost more than most bodies.
+template <class F>
+DR_HD void for_each_index(int64_t begin, int64_t end, int64_t per_item, const F& body) {
+  while (begin < end) {
+    const int64_t item = begin / per_item, stop = (item + 1) * per_item;
+    for (const int64_t last = end < stop ? end : stop; begin < last; ++begin) body(begin, item);
+  }
 }
 
 // Eight bytes from any address, which a GPU has to read one by one.
