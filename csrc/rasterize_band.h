@@ -3,7 +3,8 @@
 // Triangles are drawn by size. All ways decide coverage by the same integers and compute the key by the same operations
 // in the same order (pixel_frame, depth_at, clamp_key of rasterize_geometry.h), so that the result does not depend on
 // which one is taken:
-//   tiny    boxes of at most 4 x 4 centres: hits are queued, and their keys computed for kLanes hits at a time
+//   tiny    boxes of at most 4 x 4 centres: coverage is decided while binning, the band gets a list of hits (triangle and
+//           pixel) and computes the keys of kLanes hits at a time
 //   narrow  boxes of at most kLanes columns: one block of lanes per row
 //   other   the exact span of each row, by a division that is carried from row to row
 #pragma once
@@ -23,6 +24,61 @@ struct SnappedVertex {
 constexpr int32_t kNotInside = INT32_MIN;             // x of a vertex whose triangles have to be clipped
 constexpr int32_t kSmallExtent = 64 * kSubpixels;     // edge functions of a triangle this small fit 32 bits
 constexpr int32_t kTinySide = 4;                      // centres across and down
+constexpr int32_t kHitColumnBits = 22;
+
+// A centre that a tiny triangle covers.
+struct Hit {
+  int32_t triangle;
+  uint32_t place;  // row within the band << kHitColumnBits | column
+};
+
+// Edge functions of a small triangle at its first centre, and their growth per column and row.
+struct SmallEdges {
+  int32_t value[3], column[3], row[3];
+
+  DR_HD explicit SmallEdges(const ScreenTriangle& t) {
+    const int32_t px = t.column_begin * kSubpixels + kSubpixels / 2, py = t.row_begin * kSubpixels + kSubpixels / 2;
+    for (int k = 0; k < 3; ++k) {
+      const int next = k == 2 ? 0 : k + 1;
+      const int32_t dx = t.x[next] - t.x[k], dy = t.y[next] - t.y[k];
+      value[k] = dx * (py - t.y[k]) - dy * (px - t.x[k]) - (owns_samples_on_edge(dx, dy) ? 0 : 1);
+      column[k] = -dy * kSubpixels;
+      row[k] = dx * kSubpixels;
+    }
+  }
+};
+
+DR_HD bool is_small(const ScreenTriangle& t) {
+  return maximum(t.x[0], t.x[1], t.x[2]) - minimum(t.x[0], t.x[1], t.x[2]) <= kSmallExtent &&
+         maximum(t.y[0], t.y[1], t.y[2]) - minimum(t.y[0], t.y[1], t.y[2]) <= kSmallExtent;
+}
+
+DR_HD bool is_tiny(const ScreenTriangle& t) {
+  return t.column_end - t.column_begin <= kTinySide && t.row_end - t.row_begin <= kTinySide && is_small(t);
+}
+
+// Calls body(column, row) for the centres that a tiny triangle covers.
+template <class F>
+DR_HD void for_each_tiny_hit(const ScreenTriangle& t, const F& body) {
+  const SmallEdges e(t);
+  // Two rows of four centres in one block of lanes.
+  constexpr IntLanes kAcross = {0, 1, 2, 3, 0, 1, 2, 3}, kDown = {0, 0, 0, 0, 1, 1, 1, 1};
+  const int32_t rows = t.row_end - t.row_begin;
+  const IntLanes in_columns = kAcross < t.column_end - t.column_begin;
+  IntLanes e0 = e.value[0] + e.column[0] * kAcross + e.row[0] * kDown;
+  IntLanes e1 = e.value[1] + e.column[1] * kAcross + e.row[1] * kDown;
+  IntLanes e2 = e.value[2] + e.column[2] * kAcross + e.row[2] * kDown;
+  for (int32_t down = 0; down < rows; down += 2) {
+    uint32_t hits = lane_bits(((e0 | e1 | e2) >= 0) & in_columns & (kDown < rows - down));
+    for (; hits != 0; hits &= hits - 1) {
+      const int32_t lane = __builtin_ctz(hits);
+      body(t.column_begin + (lane & 3), t.row_begin + down + (lane >> 2));
+    }
+    e0 += 2 * e.row[0];
+    e1 += 2 * e.row[1];
+    e2 += 2 * e.row[2];
+  }
+}
 
 // What the bands of a rasterizer share.
 template <class scalar_t>
@@ -109,9 +165,10 @@ class Band {
         stride_(input.viewport.width + kLanes),
         vertices_(vertices) {}
 
-  // Draws the listed triangles, in ascending order, and writes the fragments of the band.
-  void run(const int32_t* triangles, int64_t count) {
-    if (count > 0) {
+  // Draws the listed triangles, in ascending order, and the hits, and writes the fragments of the band.
+  void run(const int32_t* triangles, int64_t count, const Hit* hits, int64_t hit_count) {
+    const bool drawn = count > 0 || hit_count > 0;
+    if (drawn) {
       const int64_t size = static_cast<int64_t>(row_end_ - row_begin_) * stride_;
       keys_.reset(new scalar_t[size]);
       ids_.reset(new int32_t[size]);
@@ -120,12 +177,15 @@ class Band {
       std::fill_n(ids_.get(), size, -1);
       if constexpr (peel) prepare_layer_in_front(size);
       for (int64_t i = 0; i < count; ++i) {
-        prefetch(triangles, i, count);
+        prefetch(count, i, [&](int64_t k) { return triangles[k]; });
         draw(triangles[i]);
       }
-      flush_hits();
+      for (int64_t i = 0; i < hit_count; i += kLanes) {
+        for (int64_t k = i; k < i + kLanes; ++k) prefetch(hit_count, k, [&](int64_t n) { return hits[n].triangle; });
+        test_hits(hits + i, static_cast<int32_t>(std::min<int64_t>(kLanes, hit_count - i)));
+      }
     }
-    for (int32_t row = row_begin_; row < row_end_; ++row) resolve(row, count > 0);
+    for (int32_t row = row_begin_; row < row_end_; ++row) resolve(row, drawn);
   }
 
  private:
@@ -186,15 +246,13 @@ class Band {
 
   // A band visits the mesh in jumps, which costs more than the drawing of small triangles: ask for the indices of a later
   // triangle, and for the vertices of one whose indices have arrived.
-  void prefetch(const int32_t* triangles, int64_t i, int64_t count) const {
-    constexpr int64_t kIndicesAhead = 16, kVerticesAhead = 6;
-    if (i + kIndicesAhead < count) {
-      __builtin_prefetch(in_.mesh.triangles + static_cast<int64_t>(triangles[i + kIndicesAhead]) * 3);
-    }
-    if (i + kVerticesAhead >= count) return;
-    const int32_t* const index = in_.mesh.triangles + static_cast<int64_t>(triangles[i + kVerticesAhead]) * 3;
+  template <class F>
+  DR_HD void prefetch(int64_t count, int64_t i, const F& triangle_at) const {
+    constexpr int64_t kIndicesAhead = 24, kVerticesAhead = 12;
+    if (i + kIndicesAhead >= count) return;
+    __builtin_prefetch(in_.mesh.triangles + static_cast<int64_t>(triangle_at(i + kIndicesAhead)) * 3);
+    const int32_t* const index = in_.mesh.triangles + static_cast<int64_t>(triangle_at(i + kVerticesAhead)) * 3;
     for (int k = 0; k < 3; ++k) {
-      __builtin_prefetch(vertices_ + index[k]);
       __builtin_prefetch(in_.mesh.positions + item_ * in_.mesh.item_stride + static_cast<int64_t>(index[k]) * 4);
     }
   }
@@ -217,84 +275,40 @@ class Band {
     t.row_begin = std::max(t.row_begin, row_begin_);
     t.row_end = std::min(t.row_end, row_end_);
     if (t.row_begin >= t.row_end) return;
-    const int32_t columns = t.column_end - t.column_begin, rows = t.row_end - t.row_begin;
-    const bool small = maximum(t.x[0], t.x[1], t.x[2]) - minimum(t.x[0], t.x[1], t.x[2]) <= kSmallExtent &&
-                       maximum(t.y[0], t.y[1], t.y[2]) - minimum(t.y[0], t.y[1], t.y[2]) <= kSmallExtent;
-    if (!small) {
+    if (!is_small(t)) {
       draw_spans<int64_t>(t, make_plane(triangle, index, all_inside));
-    } else if (columns <= kTinySide && rows <= kTinySide && all_inside && !peel) {
-      draw_tiny(t, triangle, index);
-    } else if (columns <= kLanes) {
+    } else if (t.column_end - t.column_begin <= kLanes) {
       draw_narrow(t, make_plane(triangle, index, all_inside));
     } else {
       draw_spans<int32_t>(t, make_plane(triangle, index, all_inside));
     }
   }
 
-  // Edge functions of a small triangle at its first centre, and their growth per column and row.
-  struct SmallEdges {
-    int32_t value[3], column[3], row[3];
-
-    DR_HD explicit SmallEdges(const ScreenTriangle& t) {
-      const int32_t px = t.column_begin * kSubpixels + kSubpixels / 2, py = t.row_begin * kSubpixels + kSubpixels / 2;
-      for (int k = 0; k < 3; ++k) {
-        const int next = k == 2 ? 0 : k + 1;
-        const int32_t dx = t.x[next] - t.x[k], dy = t.y[next] - t.y[k];
-        value[k] = dx * (py - t.y[k]) - dy * (px - t.x[k]) - (owns_samples_on_edge(dx, dy) ? 0 : 1);
-        column[k] = -dy * kSubpixels;
-        row[k] = dx * kSubpixels;
+  // Depth test of up to kLanes hits, each of a triangle of its own.
+  void test_hits(const Hit* hits, int32_t count) {
+    scalar_t x[3][kLanes], y[3][kLanes], z[3][kLanes], w[3][kLanes], fx[kLanes], fy[kLanes], key[kLanes];
+    for (int32_t l = 0; l < kLanes; ++l) {
+      const Hit hit = hits[l < count ? l : 0];  // lanes beyond the last hit repeat the first
+      int32_t index[3];
+      in_.mesh.indices(hit.triangle, index);  // checked while binning
+      for (int i = 0; i < 3; ++i) {
+        const Vec4<scalar_t> v = in_.mesh.vertex(item_, index[i]);
+        x[i][l] = v.x;
+        y[i][l] = v.y;
+        z[i][l] = v.z;
+        w[i][l] = v.w;
       }
+      fx[l] = in_.column_centers[column_of(hit)];
+      fy[l] = in_.viewport.center_y(row_begin_ + static_cast<int32_t>(hit.place >> kHitColumnBits));
     }
-  };
-
-  void draw_tiny(const ScreenTriangle& t, int32_t triangle, const int32_t index[3]) {
-    const SmallEdges e(t);
-    // Two rows of four centres in one block of lanes.
-    constexpr IntLanes kAcross = {0, 1, 2, 3, 0, 1, 2, 3}, kDown = {0, 0, 0, 0, 1, 1, 1, 1};
-    const int32_t rows = t.row_end - t.row_begin;
-    const IntLanes in_columns = kAcross < t.column_end - t.column_begin;
-    IntLanes e0 = e.value[0] + e.column[0] * kAcross + e.row[0] * kDown;
-    IntLanes e1 = e.value[1] + e.column[1] * kAcross + e.row[1] * kDown;
-    IntLanes e2 = e.value[2] + e.column[2] * kAcross + e.row[2] * kDown;
-    for (int32_t down = 0; down < rows; down += 2) {
-      uint32_t hits = lane_bits(((e0 | e1 | e2) >= 0) & in_columns & (kDown < rows - down));
-      for (; hits != 0; hits &= hits - 1) {
-        const int32_t lane = __builtin_ctz(hits);
-        add_hit(t.column_begin + (lane & 3), t.row_begin + down + (lane >> 2), triangle, index);
-      }
-      e0 += 2 * e.row[0];
-      e1 += 2 * e.row[1];
-      e2 += 2 * e.row[2];
-    }
-  }
-
-  void add_hit(int32_t column, int32_t row, int32_t triangle, const int32_t index[3]) {
-    Hits& h = hits_;
-    for (int i = 0; i < 3; ++i) {
-      const Vec4<scalar_t> v = in_.mesh.vertex(item_, index[i]);
-      h.x[i][h.count] = v.x;
-      h.y[i][h.count] = v.y;
-      h.z[i][h.count] = v.z;
-      h.w[i][h.count] = v.w;
-    }
-    h.fx[h.count] = in_.column_centers[column];
-    h.fy[h.count] = in_.viewport.center_y(row);
-    h.offset[h.count] = static_cast<int32_t>(row_offset(row)) + column;
-    h.id[h.count] = triangle;
-    if (++h.count == kLanes) flush_hits();
-  }
-
-  void flush_hits() {
-    Hits& h = hits_;
-    if (h.count == 0) return;
     LanePlane p;
     Values q_x[3], q_y[3], z_over_w[3];
-    const Values fx = load_lanes<Values>(h.fx), fy = load_lanes<Values>(h.fy);
+    const Values center_x = load_lanes<Values>(fx), center_y = load_lanes<Values>(fy);
     for (int i = 0; i < 3; ++i) {
-      p.z[i] = load_lanes<Values>(h.z[i]);
-      p.w[i] = load_lanes<Values>(h.w[i]);
-      q_x[i] = load_lanes<Values>(h.x[i]) - fx * p.w[i];
-      q_y[i] = load_lanes<Values>(h.y[i]) - fy * p.w[i];
+      p.z[i] = load_lanes<Values>(z[i]);
+      p.w[i] = load_lanes<Values>(w[i]);
+      q_x[i] = load_lanes<Values>(x[i]) - center_x * p.w[i];
+      q_y[i] = load_lanes<Values>(y[i]) - center_y * p.w[i];
       z_over_w[i] = p.z[i] / p.w[i];
     }
     // key_range(), lane by lane; all corners are inside here.
@@ -302,18 +316,19 @@ class Band {
     const Values high01 = z_over_w[0] < z_over_w[1] ? z_over_w[1] : z_over_w[0];
     p.low = low01 < z_over_w[2] ? low01 : z_over_w[2];
     p.high = high01 > z_over_w[2] ? high01 : z_over_w[2];
-    scalar_t key[kLanes];
     store_lanes(key, lane_keys(q_x, q_y, p));
-    for (int32_t i = 0; i < h.count; ++i) {
-      scalar_t& nearest = keys_[h.offset[i]];
-      int32_t& shown = ids_[h.offset[i]];
-      // Larger triangles of higher index may have been drawn while these waited: ties need a look at the ids.
-      if (key[i] < nearest || (key[i] == nearest && h.id[i] < shown)) {
-        nearest = key[i];
-        shown = h.id[i];
+    for (int32_t l = 0; l < count; ++l) {
+      const int64_t offset = static_cast<int64_t>(hits[l].place >> kHitColumnBits) * stride_ + column_of(hits[l]);
+      // Larger triangles of higher index have been drawn before: ties need a look at the ids.
+      if (key[l] < keys_[offset] || (key[l] == keys_[offset] && hits[l].triangle < ids_[offset])) {
+        keys_[offset] = key[l];
+        ids_[offset] = hits[l].triangle;
       }
     }
-    h.count = 0;
+  }
+
+  DR_HD static int32_t column_of(const Hit& hit) {
+    return static_cast<int32_t>(hit.place & ((1u << kHitColumnBits) - 1));
   }
 
   // Depth test of a block of pixels of one triangle, `offset` being the first of them in the band's buffers.
@@ -465,13 +480,6 @@ class Band {
     }
   }
 
-  // Covered centres of tiny triangles that wait for their keys.
-  struct Hits {
-    scalar_t x[3][kLanes], y[3][kLanes], z[3][kLanes], w[3][kLanes], fx[kLanes], fy[kLanes];
-    int32_t offset[kLanes], id[kLanes];
-    int32_t count;
-  };
-
   const BandInput<scalar_t>& in_;
   const int64_t item_;
   const int32_t row_begin_, row_end_, width_, stride_;
@@ -480,7 +488,6 @@ class Band {
   std::unique_ptr<int32_t[]> ids_;          // [rows, W + kLanes]
   std::unique_ptr<scalar_t[]> front_keys_;  // [rows, W + kLanes] key of the layer in front, if peeling
   std::unique_ptr<int32_t[]> front_ids_;
-  Hits hits_{};
 };
 
 }  // namespace diffrender

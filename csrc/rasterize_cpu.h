@@ -2,7 +2,8 @@
 // (so that the lowest index wins ties), then turned into barycentrics and depth once per visible pixel.
 //
 //   1. project   snap every vertex once
-//   2. bin       drop triangles that cover no pixel centre, list the others per band        (parallel over triangles)
+//   2. bin       drop triangles that cover no pixel centre, list the others, or the centres that tiny ones cover, per
+//                band                                                                       (parallel over triangles)
 //   3. draw      per band: visibility by integer coverage and the key of rasterize_geometry.h   (parallel over bands)
 //   4. resolve   per band, while its ids are in cache: write the fragments
 //
@@ -33,6 +34,8 @@ struct CpuRasterizer {
   int64_t bands = 0, chunks = 0;
   std::unique_ptr<int64_t[]> bin_begin{};         // [B * bands * chunks + 1]
   std::unique_ptr<int32_t[]> bins{};              // triangle ids
+  std::unique_ptr<int64_t[]> hit_begin{};         // [B * bands * chunks + 1]
+  std::unique_ptr<Hit[]> hits{};
   std::atomic<bool> bad_index{false};
 
   struct Survivor {
@@ -63,10 +66,13 @@ struct CpuRasterizer {
       const int64_t* const cells = bin_begin.get() + task * chunks;
       const int64_t count = chunks == 0 ? 0 : cells[chunks] - cells[0];
       const int32_t* const triangles = bins.get() + (chunks == 0 ? 0 : cells[0]);
+      const int64_t* const hit_cells = hit_begin.get() + task * chunks;
+      const int64_t hit_count = chunks == 0 ? 0 : hit_cells[chunks] - hit_cells[0];
+      const Hit* const band_hits = hits.get() + (chunks == 0 ? 0 : hit_cells[0]);
       if (beneath == nullptr) {
-        Band<scalar_t, false>(input, item, begin, end, item_vertices(item)).run(triangles, count);
+        Band<scalar_t, false>(input, item, begin, end, item_vertices(item)).run(triangles, count, band_hits, hit_count);
       } else {
-        Band<scalar_t, true>(input, item, begin, end, item_vertices(item)).run(triangles, count);
+        Band<scalar_t, true>(input, item, begin, end, item_vertices(item)).run(triangles, count, band_hits, hit_count);
       }
     });
   }
@@ -90,68 +96,89 @@ struct CpuRasterizer {
     });
   }
 
-  // Rows that a triangle may touch; false where it draws nothing.
-  bool row_range(int64_t item, const int32_t index[3], const SnappedVertex* vertices, int32_t* first, int32_t* last) {
-    const SnappedVertex a = vertices[index[0]], b = vertices[index[1]], c = vertices[index[2]];
-    if ((a.x != kNotInside) & (b.x != kNotInside) & (c.x != kNotInside)) [[likely]] {
-      ScreenTriangle screen;
-      if (!make_screen_triangle(a.x, a.y, b.x, b.y, c.x, c.y, mesh.cull, viewport.width, viewport.height, &screen)) {
-        return false;
-      }
-      *first = screen.row_begin;
-      *last = screen.row_end - 1;
-      // Of the triangles below pixel size that reach one centre's box, about half miss the centre.
-      const bool one_centre = (screen.column_end - screen.column_begin == 1) & (*first == *last);
-      return !one_centre || covers(screen, screen.column_begin, screen.row_begin);
-    }
-    *first = viewport.height;
-    *last = -1;
-    for_each_clipped(mesh, viewport, item, index, [&](const ScreenTriangle& part) {
-      *first = std::min(*first, part.row_begin);
-      *last = std::max(*last, part.row_end - 1);
-    });
-    return *first <= *last;
+  // What the triangles of one chunk draw, before it is sorted into bands.
+  struct ChunkLists {
+    std::vector<Survivor> survivors;
+    std::vector<Hit> hits;
+    std::vector<uint16_t> hit_bands;
+  };
+
+  // Counts per (band, chunk) and their running sum: where each chunk's part of each band begins.
+  static int64_t accumulate_counts(int64_t* begin, int64_t cells) {
+    for (int64_t i = 0; i < cells; ++i) begin[i + 1] += begin[i];
+    return begin[cells];
   }
 
   void bin() {
-    const int64_t cells = bands * chunks;
-    const std::unique_ptr<std::vector<Survivor>[]> survivors(new std::vector<Survivor>[batch * chunks]);
-    bin_begin.reset(new int64_t[batch * cells + 1]());
+    const int64_t cells = batch * bands * chunks;
+    const std::unique_ptr<ChunkLists[]> lists(new ChunkLists[batch * chunks]);
+    bin_begin.reset(new int64_t[cells + 1]());
+    hit_begin.reset(new int64_t[cells + 1]());
+    parallel_tasks(batch * chunks, [&](int64_t task) { list_chunk(task / chunks, task % chunks, &lists[task]); });
+    bins.reset(new int32_t[accumulate_counts(bin_begin.get(), cells)]);
+    hits.reset(new Hit[accumulate_counts(hit_begin.get(), cells)]);
     parallel_tasks(batch * chunks, [&](int64_t task) {
-      const int64_t item = task / chunks, chunk = task % chunks;
-      int32_t first, count;
-      mesh.range(item, &first, &count);
-      const int64_t begin = first + chunk * kTrianglesPerChunk;
-      const int64_t end = std::min<int64_t>(first + count, begin + kTrianglesPerChunk);
-      if (begin >= end) return;
-      std::vector<Survivor>& list = survivors[task];
-      list.resize(end - begin);
-      const SnappedVertex* const vertices = item_vertices(item);
-      int64_t* const counts = bin_begin.get() + item * cells + chunk + 1;
-      int64_t kept = 0;
-      for (int64_t t = begin; t < end; ++t) {
-        int32_t index[3], first_row, last_row;
-        if (!mesh.indices(static_cast<int32_t>(t), index)) {
-          bad_index = true;
-          continue;
-        }
-        if (!row_range(item, index, vertices, &first_row, &last_row)) continue;
-        const int32_t first_band = first_row >> band_shift, last_band = last_row >> band_shift;
-        list[kept++] = {static_cast<int32_t>(t), static_cast<uint16_t>(first_band), static_cast<uint16_t>(last_band)};
-        for (int32_t b = first_band; b <= last_band; ++b) ++counts[b * chunks];
+      const int64_t first_cell = task / chunks * bands * chunks + task % chunks;
+      std::vector<int64_t> next(bands), next_hit(bands);
+      for (int64_t b = 0; b < bands; ++b) {
+        next[b] = bin_begin[first_cell + b * chunks];
+        next_hit[b] = hit_begin[first_cell + b * chunks];
       }
-      list.resize(kept);
-    });
-    for (int64_t i = 0; i < batch * cells; ++i) bin_begin[i + 1] += bin_begin[i];
-    bins.reset(new int32_t[bin_begin[batch * cells]]);
-    parallel_tasks(batch * chunks, [&](int64_t task) {
-      const int64_t item = task / chunks, chunk = task % chunks;
-      std::vector<int64_t> next(bands);
-      for (int64_t b = 0; b < bands; ++b) next[b] = bin_begin[item * cells + b * chunks + chunk];
-      for (const Survivor& s : survivors[task]) {
+      const ChunkLists& list = lists[task];
+      for (const Survivor& s : list.survivors) {
         for (int32_t b = s.first_band; b <= s.last_band; ++b) bins[next[b]++] = s.triangle;
       }
+      for (size_t i = 0; i < list.hits.size(); ++i) hits[next_hit[list.hit_bands[i]]++] = list.hits[i];
     });
+  }
+
+  void list_chunk(int64_t item, int64_t chunk, ChunkLists* lists) {
+    int32_t first, count;
+    mesh.range(item, &first, &count);
+    const int64_t begin = first + chunk * kTrianglesPerChunk;
+    const int64_t end = std::min<int64_t>(first + count, begin + kTrianglesPerChunk);
+    const SnappedVertex* const vertices = item_vertices(item);
+    // Counts lie one behind their cell, so that the running sum turns them into beginnings.
+    int64_t* const counts = bin_begin.get() + item * bands * chunks + chunk + 1;
+    int64_t* const hit_counts = hit_begin.get() + item * bands * chunks + chunk + 1;
+    const auto keep = [&](int32_t triangle, int32_t first_row, int32_t last_row) {
+      const int32_t first_band = first_row >> band_shift, last_band = last_row >> band_shift;
+      lists->survivors.push_back({triangle, static_cast<uint16_t>(first_band), static_cast<uint16_t>(last_band)});
+      for (int32_t b = first_band; b <= last_band; ++b) ++counts[b * chunks];
+    };
+    for (int64_t t = begin; t < end; ++t) {
+      const int32_t triangle = static_cast<int32_t>(t);
+      int32_t index[3];
+      if (!mesh.indices(triangle, index)) {
+        bad_index = true;
+        continue;
+      }
+      const SnappedVertex a = vertices[index[0]], b = vertices[index[1]], c = vertices[index[2]];
+      if ((a.x == kNotInside) | (b.x == kNotInside) | (c.x == kNotInside)) [[unlikely]] {
+        int32_t first_row = viewport.height, last_row = -1;
+        for_each_clipped(mesh, viewport, item, index, [&](const ScreenTriangle& part) {
+          first_row = std::min(first_row, part.row_begin);
+          last_row = std::max(last_row, part.row_end - 1);
+        });
+        if (first_row <= last_row) keep(triangle, first_row, last_row);
+        continue;
+      }
+      ScreenTriangle screen;
+      if (!make_screen_triangle(a.x, a.y, b.x, b.y, c.x, c.y, mesh.cull, viewport.width, viewport.height, &screen)) {
+        continue;
+      }
+      if (beneath != nullptr || !is_tiny(screen)) {
+        keep(triangle, screen.row_begin, screen.row_end - 1);
+        continue;
+      }
+      for_each_tiny_hit(screen, [&](int32_t column, int32_t row) {
+        const int32_t band = row >> band_shift;
+        const uint32_t place = static_cast<uint32_t>(row - (band << band_shift)) << kHitColumnBits;
+        lists->hits.push_back({triangle, place | static_cast<uint32_t>(column)});
+        lists->hit_bands.push_back(static_cast<uint16_t>(band));
+        ++hit_counts[band * chunks];
+      });
+    }
   }
 };
 
