@@ -121,6 +121,8 @@ def test_instruction_sets_agree_bit_for_bit():
         "print(digest.hexdigest())\n"
     )
     levels = [level for level in _library.built_levels() if level in _library.supported_levels()]
+    if len(levels) < 2:
+        pytest.skip(f"needs two built levels that this CPU runs, there is {levels}: make build")
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     digests = set()
     for level in levels:
