@@ -257,19 +257,20 @@ struct ShadeBackward {
 // Adds the partial sums of a slot, and those of all items where the batch shares what the slot stands for.
 template <class scalar_t>
 struct ShadeCollect {
-  const scalar_t* sums;  // [B, slots, spread]
+  const scalar_t* sums;  // [B, pieces, slots, spread]
   scalar_t* result;      // [B or 1, N]
   int64_t size;          // N
   int64_t items;         // B
+  int64_t pieces;
   int32_t first_slot, slots, spread;
   bool shared;  // the result has one row
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / size, first = shared ? 0 : row, last = shared ? items : row + 1;
+      const int64_t row = i / size, first = shared ? 0 : row * pieces, last = (shared ? items : row + 1) * pieces;
       scalar_t total = 0;
-      for (int64_t item = first; item < last; ++item) {
-        const scalar_t* const s = sums + (item * slots + first_slot + i % size) * spread;
+      for (int64_t part = first; part < last; ++part) {
+        const scalar_t* const s = sums + (part * slots + first_slot + i % size) * spread;
         for (int k = 0; k < spread; ++k) total += s[k];
       }
       result[i] = total;

@@ -168,13 +168,15 @@ class ShadeGradients {
     const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
     const bool in_packets = kInPackets<scalar_t> && !like.is_cuda() && scatter == ScatterAlgorithm::native &&
                             static_cast<ShadeDriver>(driver) != ShadeDriver::one_by_one;
+    // Private sums for every piece of an item, whose number depends on sizes alone: the same bits for any number of
+    // threads.
+    const int64_t pixels = t_.height * t_.width;
+    const int64_t pieces = in_packets ? std::clamp<int64_t>(pixels / 4096, 1, 64) : 1;
     kernel.slots = std::max(slots_, 1);
     kernel.spread = in_packets ? kLanes : 32;
-    const Tensor sums = new_zeros(like, {t_.batch, kernel.slots, kernel.spread});
+    const Tensor sums = new_zeros(like, {t_.batch, pieces, kernel.slots, kernel.spread});
     if constexpr (kInPackets<scalar_t>) {
-      if (in_packets && t_.pixels() > 0) {
-        detail::scatter_cpu<scalar_t>(sums, t_.batch, t_.pixels(), ShadePackets<scalar_t, Kernel>{kernel});
-      }
+      if (in_packets) run_packets<scalar_t>(ShadePackets<scalar_t, Kernel>{kernel}, sums, pixels, pieces);
     }
     if (!in_packets) launch_scatter<scalar_t>(sums, t_.batch, t_.pixels(), scatter, kernel);
     lights_ = new_empty(like, {kernel.need_lights ? like.size(0) : 0, like.size(1), like.size(2)});
@@ -201,12 +203,30 @@ class ShadeGradients {
     std::optional<Tensor> items;  // gradient of every item, of a picture that the batch shares
   };
 
+  template <class scalar_t, class Packets>
+  void run_packets(const Packets& packets, const Tensor& sums, int64_t pixels, int64_t pieces) const {
+    const int64_t size = packets.kernel.slots * packets.kernel.spread;
+    scalar_t* const values = mutable_data<scalar_t>(sums);
+    parallel_tasks(t_.batch * pieces, [&](int64_t task) {
+      const int64_t item = task / pieces, piece = task % pieces;
+      const Sink<scalar_t> sink{values + task * size, item * size};
+      packets(item * pixels + piece * pixels / pieces, item * pixels + (piece + 1) * pixels / pieces, sink);
+    });
+  }
+
   template <class scalar_t, class Kernel>
   void collect(const Tensor& sums, const Tensor& result, int32_t slot, const Kernel& kernel) const {
     const int64_t rows = result.size(0), size = rows == 0 ? 0 : result.numel() / rows;
-    launch(sums, result.numel(),
-           ShadeCollect<scalar_t>{data<scalar_t>(sums), mutable_data<scalar_t>(result), size, t_.batch, slot,
-                                  kernel.slots, kernel.spread, rows == 1});
+    const ShadeCollect<scalar_t> kernel_sums{data<scalar_t>(sums),
+                                             mutable_data<scalar_t>(result),
+                                             size,
+                                             t_.batch,
+                                             sums.size(1),
+                                             slot,
+                                             kernel.slots,
+                                             kernel.spread,
+                                             rows == 1};
+    launch(sums, result.numel(), kernel_sums);
   }
 
   const ShadeTensors& t_;

@@ -52,10 +52,10 @@ DR_HD double select(bool mask, double a, double b) { return mask ? a : b; }
 DR_HD float square_root(float value) { return ::sqrtf(value); }
 DR_HD double square_root(double value) { return ::sqrt(value); }
 DR_HD bool any(bool mask) { return mask; }
-DR_HD float power_of(float base, float exponent) { return ::powf(base, exponent); }
-DR_HD double power_of(double base, double exponent) { return ::pow(base, exponent); }
 DR_HD float logarithm(float value) { return ::logf(value); }
 DR_HD double logarithm(double value) { return ::log(value); }
+DR_HD float exponential(float value) { return ::expf(value); }
+DR_HD double exponential(double value) { return ::exp(value); }
 
 template <class T>
 DR_HD T larger(T a, T b) {

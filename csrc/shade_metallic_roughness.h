@@ -6,7 +6,8 @@
 //   s = D V,  f = n.l ((1 - m) (1 - Fd) c / pi + s F G),  G = 1 + k F0
 //
 // which is glTF's mix of a dielectric and a metal, mix(c / pi, s, Fd) and s F(c), because F is linear in F0. k is the
-// energy that single scattering loses (0 where it is not compensated). Since v and l are unit vectors, v.h = |v + l| / 2.
+// energy that single scattering loses (0 where it is not compensated). Since v and l are unit vectors, v.h = |v + l|
+// / 2.
 #pragma once
 
 #include "shade.h"
@@ -86,10 +87,10 @@ struct MetallicRoughness {
     MaskOf<T> lit;
     T cosine;  // n.l, 0 where not lit
     Vec3<T> half;
-    T inverse_sum;  // 1 / |v + l|
-    T normal_half;  // n.h
+    T inverse_sum;   // 1 / |v + l|
+    T normal_half;   // n.h
     T tangent_half;  // |n x h|^2
-    T view_half;    // v.h
+    T view_half;     // v.h
     T inverse_t, distribution, light_root, visibility;
     T grazing4, grazing5;  // powers of 1 - v.h
     T diffuse;             // (1 - m) (1 - Fd) / pi
@@ -190,11 +191,10 @@ struct MetallicRoughness {
     const T squared_visibility = t.visibility * t.visibility;
     const T inverse_view_root = T(1) / s.view_root, inverse_light_root = T(1) / t.light_root;
     const T cubed = inverse_pi * t.inverse_t * t.inverse_t * t.inverse_t;
-    s.grad_alpha_squared +=
-        grad_distribution * cubed * (t.tangent_half - A * t.normal_half * t.normal_half) -
-        grad_visibility * squared_visibility *
-            (t.cosine * (T(1) - s.bounded_cosine * s.bounded_cosine) * inverse_view_root +
-             s.bounded_cosine * (T(1) - t.cosine * t.cosine) * inverse_light_root);
+    s.grad_alpha_squared += grad_distribution * cubed * (t.tangent_half - A * t.normal_half * t.normal_half) -
+                            grad_visibility * squared_visibility *
+                                (t.cosine * (T(1) - s.bounded_cosine * s.bounded_cosine) * inverse_view_root +
+                                 s.bounded_cosine * (T(1) - t.cosine * t.cosine) * inverse_light_root);
     if (!need_geometry) return true;
     *f = reflected(s, t);
 
@@ -202,8 +202,9 @@ struct MetallicRoughness {
     const T grad_cosine = t.diffuse * diffuse_sum + t.specular * specular_sum +
                           slope * (s.view_root + s.bounded_cosine * t.cosine * one_minus * inverse_light_root);
     s.grad_cosine += slope * (t.light_root + t.cosine * s.bounded_cosine * one_minus * inverse_view_root);
-    const T grad_grazing5 = dot(m, Vec3<T>{(T(1) - s.f0.x) * gain.x, (T(1) - s.f0.y) * gain.y, (T(1) - s.f0.z) * gain.z}) -
-                            T((1 - kDielectric) * diffuse_fresnel) * (T(1) - s.metallic) * without;
+    const T grad_grazing5 =
+        dot(m, Vec3<T>{(T(1) - s.f0.x) * gain.x, (T(1) - s.f0.y) * gain.y, (T(1) - s.f0.z) * gain.z}) -
+        T((1 - kDielectric) * diffuse_fresnel) * (T(1) - s.metallic) * without;
     const T grad_view_half = T(-5) * t.grazing4 * grad_grazing5;
     const T grad_normal_half = grad_distribution * T(4) * A * one_minus * t.normal_half * cubed;
     const T along = grad_normal_half * t.inverse_sum;

@@ -58,6 +58,38 @@ DR_HD Packet<scalar_t> square_root(Packet<scalar_t> value) {
   return result;
 }
 
+// ln(x) of normal x > 0, to 2 units in the last place: x = 2^e m with m in [sqrt(1/2), sqrt(2)), and with f = m - 1 the
+// odd part of the series of ln((1 + q) / (1 - q)), q = f / (2 + f), whose next term is below 2^-26.
+DR_HD Packet<float> logarithm(Packet<float> x) {
+  using Values = Lanes<float>;
+  const IntLanes bits = reinterpret_cast<const IntLanes&>(x.v);
+  // Subtracting the bits of sqrt(1/2) makes the exponent field round where m leaves its interval.
+  const IntLanes exponent = (bits - 0x3f3504f3) >> 23;
+  const IntLanes mantissa = bits - (exponent << 23);
+  const Values f = reinterpret_cast<const Values&>(mantissa) - 1.0f;
+  const Values q = f / (f + 2.0f), q2 = q * q;
+  const Values series =
+      q2 * (0.666666667f + q2 * (0.4f + q2 * (0.285714286f + q2 * (0.222222222f + q2 * 0.181818182f))));
+  const Values e = __builtin_convertvector(exponent, Values);
+  // 2 q + q series = f - q (f - series): f is exact, the rest is small.
+  return Packet<float>(e * 0.693359375f + (f - (q * (f - series) + e * 2.12194440e-4f)));
+}
+
+// e^y for y <= 88, to 2 units in the last place; 0 below e^-87: y = n ln 2 + r with |r| <= ln(2) / 2, Taylor in r.
+DR_HD Packet<float> exponential(Packet<float> y) {
+  using Values = Lanes<float>;
+  const Values clamped = y.v < -87.0f ? -87.0f - Values{} : y.v;
+  // Adding 1.5 * 2^23 rounds to an integer.
+  const Values n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f;
+  const Values r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  const Values tail =
+      0.5f +
+      r * (0.166666667f + r * (0.0416666667f + r * (8.33333333e-3f + r * (1.38888889e-3f + r * 1.98412698e-4f))));
+  const Values power = 1.0f + (r + r * r * tail);
+  const IntLanes scaled = reinterpret_cast<const IntLanes&>(power) + (__builtin_convertvector(n, IntLanes) << 23);
+  return Packet<float>(y.v < -87.0f ? Values{} : reinterpret_cast<const Values&>(scaled));
+}
+
 // kLanes vectors x0 y0 z0 x1 y1 z1 ... to components and back, from and to three blocks of kLanes elements.
 template <class scalar_t>
 struct Triples {

@@ -21,7 +21,13 @@ from .lights import (  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
 from .ops.rasterize import Fragments, rasterize  # noqa: E402
+from .ops.shade_blinn_phong import shade_blinn_phong  # noqa: E402
 from .ops.shade_lambert import shade_lambert  # noqa: E402
+from .ops.shade_metallic_roughness import (  # noqa: E402
+    roughness_from_unbounded,
+    shade_metallic_roughness,
+    unbounded_from_roughness,
+)  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
 from .renderer import Renderer, RenderResult  # noqa: E402
 
@@ -48,11 +54,15 @@ __all__ = [
     "optim",
     "pack_lights",
     "rasterize",
+    "roughness_from_unbounded",
     "save_image",
     "save_mesh",
     "set_checks",
+    "shade_blinn_phong",
     "shade_lambert",
+    "shade_metallic_roughness",
     "srgb_to_linear",
+    "unbounded_from_roughness",
 ]
 
 __version__ = "0.1.0"

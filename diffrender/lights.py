@@ -279,7 +279,8 @@ def pack_lights(lights: Light | PackedLights | Sequence[Light | PackedLights]) -
             be shared. An empty sequence is darkness.
 
     Returns:
-        PackedLights whose batch is that of the lights, 1 if all are shared.
+        PackedLights whose batch is that of the lights, 1 if all are shared; float64 if one of them is. (Lights made of
+        Python numbers are float32; the shading ops widen a float32 table where their maps are float64.)
 
     Gradients: to all tensors of the lights.
 
@@ -307,11 +308,14 @@ def pack_lights(lights: Light | PackedLights | Sequence[Light | PackedLights]) -
         return PackedLights(torch.zeros(0, dtype=torch.int32), torch.zeros(1, 0, VALUES_PER_LIGHT))
     first = tables[0].values
     for k, table in enumerate(tables):
-        _checks.check_same_type("pack_lights", f"light {k}", table.values, "light 0", first)
+        if table.values.device != first.device:
+            message = f"light {k} is on {table.values.device} but light 0 is on {first.device}. Move one of them."
+            raise ValueError(f"pack_lights: {message}")
     batch = {table.values.shape[0] for table in tables} - {1}
     if len(batch) > 1:
         sizes = ", ".join(str(table.values.shape[0]) for table in tables)
         _checks.fail(ValueError, "pack_lights", "lights", "have one batch size, or 1 where shared", sizes)
     size = batch.pop() if batch else 1
-    values = torch.cat([table.values.expand(size, -1, -1) for table in tables], 1)
+    dtype = torch.float64 if any(table.values.dtype == torch.float64 for table in tables) else first.dtype
+    values = torch.cat([table.values.to(dtype).expand(size, -1, -1) for table in tables], 1)
     return PackedLights(torch.cat([table.types for table in tables]), values)

@@ -80,6 +80,8 @@ def check_arguments(
     if values.dim() != 3 or values.shape[2] != VALUES_PER_LIGHT or values.shape[1] != table.types.numel():
         expected = f"be a table of values (B, L, {VALUES_PER_LIGHT}) and types (L,)"
         _checks.fail(ValueError, function, "lights", expected, _checks.shape_text(values))
+    if values.dtype == torch.float32:
+        values = values.to(positions.dtype)
     _checks.check_same_type(function, "lights", values, "positions", positions)
     _check_sizes(function, maps, values)
     triangle_id = None if mask is None else _as_triangle_id(function, mask, maps, values)

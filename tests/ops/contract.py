@@ -4,7 +4,14 @@ A row (tests/ops/rows/base.py) gives small examples of the op as functions of it
 calls behind it, calls that have to fail with a given message, and calls on empty input.
 """
 
-from tests.ops.rows import antialias, interpolate, rasterize, shade_lambert
+from tests.ops.rows import (
+    antialias,
+    interpolate,
+    rasterize,
+    shade_blinn_phong,
+    shade_lambert,
+    shade_metallic_roughness,
+)
 from tests.ops.rows.base import Contract, Example
 
 __all__ = ["CONTRACTS", "Contract", "Example"]
@@ -14,4 +21,6 @@ CONTRACTS = [
     interpolate.contract(),
     antialias.contract(),
     shade_lambert.contract(),
+    shade_metallic_roughness.contract(),
+    shade_blinn_phong.contract(),
 ]

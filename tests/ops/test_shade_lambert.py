@@ -7,7 +7,8 @@ import torch
 
 import diffrender as dr
 from tests.ops.rows.shade import EYE, checked_mask, color_map, lights, surface
-from tests.support.vocabulary import fd, relative_error, rnd
+from tests.ops.rows.shade_checks import check_background_is_ignored, check_drivers_agree
+from tests.support.vocabulary import fd, rnd
 
 F64 = torch.float64
 FRONT = torch.tensor([0.0, 0.0, 1.0], dtype=F64)
@@ -124,22 +125,7 @@ def test_d07_zero_normal_gives_zero_and_no_gradient():
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_d11_background_is_not_shaded_whatever_it_holds(dtype):
-    mask = checked_mask(2)
-    inputs = [x.to(dtype) for x in (*surface(2), color_map(2))]
-    packed = lights("dpsa", 2).to(dtype)
-
-    def run(fill):
-        leaves = [torch.where(mask[..., None], x, fill).requires_grad_() for x in inputs]
-        values = packed.values.clone().requires_grad_()
-        eye = EYE.to(dtype)
-        image = dr.shade_lambert(*leaves, dr.PackedLights(packed.types, values), camera_position=eye, mask=mask)
-        grads = torch.autograd.grad(image, [*leaves, values], rnd(*image.shape, dtype=dtype))
-        assert not image[~mask].any()
-        assert not any(grad[~mask].any() for grad in grads[:3])
-        return [image, *grads]
-
-    for poison in (float("nan"), float("inf"), 0.0, 3e38):
-        assert all(torch.equal(a, b) for a, b in zip(run(poison), run(1.0), strict=True))
+    check_background_is_ignored(dr.shade_lambert, [color_map(2)], dtype)
 
 
 def test_mask_may_be_the_triangle_id_of_fragments():
@@ -156,21 +142,7 @@ def test_mask_may_be_the_triangle_id_of_fragments():
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 33])
 def test_packets_and_single_pixels_agree(dtype, width):
-    """The body that runs on a GPU, on the CPU, against the packets; and the order-free sums."""
-    op = torch.ops.diffrender
-    size = (3, width)
-    maps = [x.to(dtype) for x in (*surface(2, size), EYE[None, None, None], color_map(2, size))]
-    packed = lights("dpsa", 2).to(dtype)
-    inputs = (*maps[:3], None, checked_mask(2, size).int() - 1, packed.values, packed.types, maps[3])
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-    packets, single = (op.shade_lambert(*inputs, False, True, 0.0, driver) for driver in (0, 1))
-    assert relative_error(packets, single) < tolerance or not single.any()
-    grad = rnd(2, *size, 3, dtype=dtype)
-    backward = (*inputs, grad, False, True, 0.0, *[True] * 5)
-    first = op.shade_lambert_backward(*backward, 0, 0)
-    for scatter, driver in ((0, 1), (1, 1)):
-        for value, truth in zip(op.shade_lambert_backward(*backward, scatter, driver), first, strict=True):
-            assert (value - truth).abs().max() <= tolerance * max(1.0, float(truth.abs().max()))
+    check_drivers_agree("shade_lambert", lambda *shape: [color_map(*shape)], (0.0,), dtype, width)
 
 
 def test_gradient_of_each_light_value_agrees_with_differences():

@@ -1,0 +1,95 @@
+// Host side of shade_metallic_roughness and its backward, for both devices.
+#include "shade_metallic_roughness.h"
+
+#include "shade_host.h"
+
+namespace diffrender {
+namespace {
+
+constexpr const char* kName = "shade_metallic_roughness";
+
+template <class scalar_t>
+MetallicRoughness<scalar_t> metallic_roughness(const ShadeTensors& t, double minimum_roughness, bool diffuse_fresnel) {
+  DR_CHECK(t.material[0].size(3) == 3 && t.material[1].size(3) == 1 && t.material[2].size(3) == 1 &&
+               t.material[3].size(3) == 1,
+           kName, ": albedo must have 3 channels, metallic, roughness and energy 1");
+  return {shade_map<scalar_t>(t, t.material[0]),    shade_map<scalar_t>(t, t.material[1]),
+          shade_map<scalar_t>(t, t.material[2]),    shade_map<scalar_t>(t, t.material[3]),
+          static_cast<scalar_t>(minimum_roughness), static_cast<scalar_t>(diffuse_fresnel ? 1 : 0)};
+}
+
+Tensor shade_metallic_roughness(const Tensor& positions, const Tensor& normals, const std::optional<Tensor>& view,
+                                const std::optional<Tensor>& geometric_normals,
+                                const std::optional<Tensor>& triangle_id, const Tensor& lights,
+                                const Tensor& light_types, const Tensor& albedo, const Tensor& metallic,
+                                const Tensor& roughness, const Tensor& energy, bool view_is_direction, bool two_sided,
+                                double minimum_roughness, bool diffuse_fresnel, int64_t driver) {
+  const DeviceScope device(positions);
+  const ShadeTensors t =
+      shade_tensors(kName, positions, normals, view, geometric_normals, triangle_id, lights, light_types,
+                    view_is_direction, two_sided, {albedo, metallic, roughness, energy});
+  const Tensor radiance = new_empty(t.positions, {t.batch, t.height, t.width, 3});
+  dispatch_floating(t.positions, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    shade_forward<scalar_t>(t, metallic_roughness<scalar_t>(t, minimum_roughness, diffuse_fresnel), radiance, driver);
+  });
+  return radiance;
+}
+
+// Gradients of positions, normals, view, lights, albedo, metallic, roughness, energy; one that is not needed comes back
+// empty.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> shade_metallic_roughness_backward(
+    const Tensor& positions, const Tensor& normals, const std::optional<Tensor>& view,
+    const std::optional<Tensor>& geometric_normals, const std::optional<Tensor>& triangle_id, const Tensor& lights,
+    const Tensor& light_types, const Tensor& albedo, const Tensor& metallic, const Tensor& roughness,
+    const Tensor& energy, const Tensor& grad_output, bool view_is_direction, bool two_sided, double minimum_roughness,
+    bool diffuse_fresnel, bool need_positions, bool need_normals, bool need_view, bool need_lights, bool need_albedo,
+    bool need_metallic, bool need_roughness, bool need_energy, int64_t scatter, int64_t driver) {
+  const DeviceScope device(positions);
+  const ShadeTensors t =
+      shade_tensors(kName, positions, normals, view, geometric_normals, triangle_id, lights, light_types,
+                    view_is_direction, two_sided, {albedo, metallic, roughness, energy});
+  const Tensor grad_radiance = as_contiguous(grad_output);
+  DR_CHECK(grad_radiance.numel() == 3 * t.pixels(), kName, ": the gradient has another size than the radiance");
+  ShadeGradients gradients(t);
+  gradients.add(t.positions, need_positions);
+  gradients.add(t.normals, need_normals);
+  gradients.add(t.view.has_value() ? *t.view : t.positions, need_view && t.view.has_value());
+  gradients.add(t.material[0], need_albedo);
+  gradients.add(t.material[1], need_metallic);
+  gradients.add(t.material[2], need_roughness);
+  gradients.add(t.material[3], need_energy);
+  dispatch_floating(t.positions, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    auto kernel = shade_backward_kernel<scalar_t>(
+        t, metallic_roughness<scalar_t>(t, minimum_roughness, diffuse_fresnel), grad_radiance, gradients, need_lights);
+    kernel.grads = {gradients.target<scalar_t>(3), gradients.target<scalar_t>(4), gradients.target<scalar_t>(5),
+                    gradients.target<scalar_t>(6)};
+    gradients.run<scalar_t>(kernel, scatter, driver);
+  });
+  return {gradients[0], gradients[1], gradients[2], gradients.lights(),
+          gradients[3], gradients[4], gradients[5], gradients[6]};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
+  m.def(
+      "shade_metallic_roughness(Tensor positions, Tensor normals, Tensor? view, Tensor? geometric_normals, "
+      "Tensor? triangle_id, Tensor lights, Tensor light_types, Tensor albedo, Tensor metallic, Tensor "
+      "roughness, Tensor energy, bool view_is_direction, bool two_sided, float minimum_roughness, bool "
+      "diffuse_fresnel, int driver) -> Tensor");
+  m.def(
+      "shade_metallic_roughness_backward(Tensor positions, Tensor normals, Tensor? view, Tensor? "
+      "geometric_normals, Tensor? triangle_id, Tensor lights, Tensor light_types, Tensor albedo, Tensor "
+      "metallic, Tensor roughness, Tensor energy, Tensor grad_radiance, bool view_is_direction, bool "
+      "two_sided, float minimum_roughness, bool diffuse_fresnel, bool need_positions, bool need_normals, "
+      "bool need_view, bool need_lights, bool need_albedo, bool need_metallic, bool need_roughness, bool "
+      "need_energy, int scatter, int driver) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+      "Tensor)");
+}
+
+DR_REGISTER("shade_metallic_roughness", &shade_metallic_roughness)
+DR_REGISTER("shade_metallic_roughness_backward", &shade_metallic_roughness_backward)
+
+}  // namespace diffrender
