@@ -26,14 +26,14 @@ _CLAY = (0.85, 0.60, 0.42)
 _STEEL = (0.45, 0.58, 0.75)
 
 
-def measure(mesh: Mesh, source: Mesh, fitted: Pictures, unseen: Pictures) -> dict[str, Any]:
-    """Figures of one mesh against the source (both of size 1) and against the pictures."""
+def measure(mesh: Mesh, source: Mesh, fitted: Pictures, unseen: Pictures, *, samples: int = 100_000) -> dict[str, Any]:
+    """Figures of one mesh against the source (both of size 1, `samples` points on each) and against the pictures."""
     with torch.no_grad():
         of_fitted = photograph(mesh, fitted.cameras, fitted.scene_radius)
         of_unseen = photograph(mesh, unseen.cameras, unseen.scene_radius)
         differences = of_fitted.difference(fitted).tolist()
         unseen_differences = of_unseen.difference(unseen).tolist()
-    distance = metrics.surface_distance(mesh, source, threshold=F_SCORE_THRESHOLD)
+    distance = metrics.surface_distance(mesh, source, threshold=F_SCORE_THRESHOLD, samples=samples)
     iou = metrics.mask_iou(of_unseen.mask, unseen.mask).tolist()
     names = ("silhouette", "depth", "shading")
     return {

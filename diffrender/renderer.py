@@ -78,7 +78,7 @@ class Renderer:
         >>> renderer = Renderer((32, 32), edges="pairs", outputs=("color", "depth"))
         >>> result = renderer(dr.geometry.icosphere(2), camera)
         >>> result.color.shape, round(float(result.depth.max()), 2)
-        (torch.Size([1, 32, 32, 3]), 3.02)
+        (torch.Size([1, 32, 32, 3]), 3.63)
     """
 
     def __init__(

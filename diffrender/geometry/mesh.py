@@ -131,13 +131,9 @@ class Mesh:
         Vertices at bit-equal positions at that first call count as one, so that uv seams and split vertices are not
         borders; meshes made by `with_vertices` share the result, and with it these welds.
         """
-        from diffrender import edge_topology
+        from diffrender import edge_topology  # not at the top: diffrender imports this module first
 
-        def build() -> Tensor:
-            positions = self.vertices.detach()
-            return edge_topology(self.triangles, positions if positions.ndim == 2 else positions[0])
-
-        return self._cached("edge_topology", build)
+        return self._cached("edge_topology", lambda: edge_topology(self.triangles, self.vertices))
 
     def _cached(self, name: str, build: Any) -> Any:
         if name not in self._cache:
@@ -156,13 +152,18 @@ class Mesh:
         return _check_triangles(f"{name}_triangles", indices, self.triangle_count, f"{name}s", attribute, hint)
 
     def _fields(self) -> dict[str, Tensor | None]:
+        """The constructor's arguments; index tables that merely follow `triangles` are left out and go on following."""
+
+        def own(table: Tensor | None) -> Tensor | None:
+            return None if table is self.triangles else table
+
         return {
             "vertices": self.vertices,
             "triangles": self.triangles,
             "texcoords": self.texcoords,
-            "texcoord_triangles": self.texcoord_triangles,
+            "texcoord_triangles": own(self.texcoord_triangles),
             "normals": self.normals,
-            "normal_triangles": self.normal_triangles,
+            "normal_triangles": own(self.normal_triangles),
             "colors": self.colors,
         }
 

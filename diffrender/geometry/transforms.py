@@ -125,8 +125,8 @@ def look_at(
         ValueError: if an eye lies at its target (checked on the CPU).
 
     Example:
-        >>> look_at([0.0, 0.0, 5.0])[:3, 3].tolist()
-        [0.0, 0.0, -5.0]
+        >>> transform_points(look_at([0.0, 0.0, 5.0]), torch.zeros(1, 3)).tolist()
+        [[0.0, 0.0, -5.0]]
     """
     eye, target, up = _common_vectors(eye, target, up)
     forward = safe_normalize(target - eye)
