@@ -1,15 +1,23 @@
 // Texture sampling: what is common to planes and cubes. A *mapping* (texture_plane.h, texture_cube.h) turns coordinates
 // into four texels and two fractions; the functors here filter those texels and differentiate the result.
 //
-// Lookups are taken in blocks, as arrays with one loop per step, so that the compiler makes vectors of the steps that do
-// no memory lookups. On the GPU a range is one lookup, every block has one element, and the arrays become registers.
+// Lookups are taken in blocks, as arrays with one loop per step, so that the compiler makes vectors of the steps that
+// do no memory lookups. On the GPU a range is one lookup, every block has one element, and the arrays become registers.
 #pragma once
 
 #include "core/portable.h"
 
 namespace diffrender {
 
-constexpr int kTextureBlock = 32;
+constexpr int kTextureBlock = kItemsAtOnce<32>;
+
+// A step over a whole block: not worth inlining on the CPU, where that would only cost compile time.
+#if defined(__CUDACC__)
+#define DR_HD_STEP DR_HD
+#else
+#define DR_HD_STEP __attribute__((noinline))
+#endif
+
 constexpr int kMaxTextureLevels = 32;
 
 enum class TextureFilter : int32_t { nearest = 0, linear = 1, mip_nearest = 2, mip_linear = 3 };
@@ -21,9 +29,9 @@ constexpr int32_t kTapOutside = -1, kTapCorner = -2;
 // A texture and its mip levels. Faces of a cube lie below each other in every level.
 template <class scalar_t>
 struct TextureLevels {
-  const scalar_t* base;              // [B or 1, faces, H, W, C]
-  const scalar_t* mips;              // [B or 1, N, C], levels 1 ... last one after the other
-  int64_t base_stride, mips_stride;  // elements per item, 0 where the batch shares them
+  const scalar_t* base;               // [B or 1, faces, H, W, C]
+  const scalar_t* mips;               // [B or 1, N, C], levels 1 ... last one after the other
+  int64_t base_stride, mips_stride;   // elements per item, 0 where the batch shares them
   int64_t offset[kMaxTextureLevels];  // texel of `mips` at which a level starts
   int32_t width, height, channels, last;
 
@@ -54,9 +62,12 @@ struct TextureBlock<scalar_t, true> : TextureBlock<scalar_t, false> {
 template <class scalar_t>
 struct TextureTaps {
   int32_t tap[4][kTextureBlock];  // texel within its level, or negative
-  int32_t regular[kTextureBlock];  // not negative: so are all taps
+  int32_t
+      regular[kTextureBlock];  // 1: all taps are texels and form a square, 0: all are texels, negative: some are not
+  int32_t column[kTextureBlock], row[kTextureBlock];        // of tap 0 of a square; the faces of a cube follow in rows
   scalar_t x[kTextureBlock], y[kTextureBlock];              // fractions
   scalar_t slope_x[kTextureBlock], slope_y[kTextureBlock];  // d(x)/d(u), d(y)/d(v)
+  bool all_texels;                                          // no tap of the block is negative
 };
 
 // log2 to the precision of its type for normal positive numbers, without branches: the mantissa m in [sqrt(1/2),
@@ -90,9 +101,10 @@ DR_HD double log2_normal(double value) {
 
 // The ellipse that a pixel covers: singular values of the Jacobian of texel coordinates over the pixel.
 //
-// With J = [[x_X, x_Y], [y_X, y_Y]] (texels per pixel step), J J^T = [[A, C], [C, B]], S = (A + B) / 2, D = (A - B) / 2 and
-// R = |(D, C)|, the squared semi-axes are S +- R and the major one points along the angle atan2(C, D) / 2. The level
-// belongs to `minor` = the longer of the minor axis and 1 / taps of the major one; `taps` samples share what is left.
+// With J = [[x_X, x_Y], [y_X, y_Y]] (texels per pixel step), J J^T = [[A, C], [C, B]], S = (A + B) / 2, D = (A - B) / 2
+// and R = |(D, C)|, the squared semi-axes are S +- R and the major one points along the angle atan2(C, D) / 2. The
+// level belongs to `minor` = the longer of the minor axis and 1 / taps of the major one; `taps` samples share what is
+// left.
 template <class scalar_t>
 struct Footprint {
   scalar_t x_X, x_Y, y_X, y_Y, scale;  // J = scale * these: no overflow or underflow of the squares
@@ -262,7 +274,7 @@ struct TextureSampler {
   DR_HD bool blends() const { return kMips && filter == TextureFilter::mip_linear && levels.last > 0; }
   DR_HD int32_t tap_count() const { return kMips ? anisotropy : 1; }
 
-  DR_HD void locate(int64_t first, int n, Block* block) const {
+  DR_HD_STEP void locate(int64_t first, int n, Block* block) const {
     mapping.locate(first, n, block);
     if constexpr (kMips) {
       mapping.measure(first, n, levels, anisotropy, block);
@@ -276,23 +288,63 @@ struct TextureSampler {
   }
 
   // The four texels of tap `index` in the finer (step 0) or coarser (step 1) level.
-  DR_HD void find(const Block& block, int n, int32_t index, int step, Taps* taps) const {
+  DR_HD_STEP void find(const Block& block, int n, int32_t index, int step, Taps* taps) const {
+    int32_t width[kTextureBlock], height[kTextureBlock];
     if constexpr (kMips) {
-      scalar_t u[kTextureBlock], v[kTextureBlock];
-      int32_t width[kTextureBlock], height[kTextureBlock];
-      const scalar_t t = tap_position(index);
       const int32_t* const level = step == 0 ? block.fine : block.coarse;
       for (int i = 0; i < n; ++i) {
-        u[i] = anisotropy > 1 ? block.u[i] + t * block.axis_u[i] : block.u[i];
-        v[i] = anisotropy > 1 ? block.v[i] + t * block.axis_v[i] : block.v[i];
         width[i] = levels.level_width(level[i]);
         height[i] = levels.level_height(level[i]);
       }
-      mapping.linear(u, v, block.face, n, [&](int i) { return width[i]; }, [&](int i) { return height[i]; }, taps);
+      if (anisotropy > 1) {
+        scalar_t u[kTextureBlock], v[kTextureBlock];
+        const scalar_t t = tap_position(index);
+        for (int i = 0; i < n; ++i) {
+          u[i] = block.u[i] + t * block.axis_u[i];
+          v[i] = block.v[i] + t * block.axis_v[i];
+        }
+        mapping.linear(u, v, block.face, n, width, height, taps);
+        return;
+      }
     } else {
-      const int32_t width = levels.width, height = levels.height;
-      mapping.linear(block.u, block.v, block.face, n, [=](int) { return width; }, [=](int) { return height; }, taps);
+      for (int i = 0; i < n; ++i) width[i] = levels.width, height[i] = levels.height;
     }
+    mapping.linear(block.u, block.v, block.face, n, width, height, taps);
+  }
+
+  // The one texel of the nearest filter as tap 0.
+  DR_HD_STEP void find_nearest(const Block& block, int n, Taps* taps) const {
+    for (int i = 0; i < n; ++i) {
+      taps->tap[0][i] = mapping.nearest(block.u[i], block.v[i], block.face[i], levels.width, levels.height);
+      taps->tap[1][i] = taps->tap[2][i] = taps->tap[3][i] = taps->regular[i] = kTapOutside;
+      taps->x[i] = taps->y[i] = 0;
+    }
+  }
+
+  // Calls body(batch item, first lookup, count, block, taps, step) for all that a range of lookups reads.
+  template <class F>
+  DR_HD void for_each_footprint(int64_t begin, int64_t end, const F& body) const {
+    for_each_block(begin, end, lookups_per_item, [&](int64_t first, int n, int64_t item) {
+      Block block;
+      Taps taps;
+      locate(first, n, &block);
+      if (filter == TextureFilter::nearest) {
+        find_nearest(block, n, &taps);
+        body(item, first, n, block, taps, 0);
+        return;
+      }
+      for (int32_t index = 0; index < tap_count(); ++index) {
+        for (int step = 0; step < (blends() ? 2 : 1); ++step) {
+          find(block, n, index, step, &taps);
+          body(item, first, n, block, taps, step);
+        }
+      }
+    });
+  }
+
+  DR_HD int32_t level(const Block& block, int i, int step) const {
+    if constexpr (kMips) return step == 0 ? block.fine[i] : block.coarse[i];
+    return 0;
   }
 
   DR_HD const scalar_t* texels(int64_t item, const Block& block, int i, int step) const {
@@ -309,6 +361,20 @@ struct TextureSampler {
     return 1;
   }
 };
+
+// The bilinear mixes of a block of one channel.
+template <class scalar_t>
+DR_HD void mix_block(const scalar_t* texels, const TextureTaps<scalar_t>& taps, int n, scalar_t* values) {
+  scalar_t t[4][kTextureBlock];
+  for (int i = 0; i < n; ++i) {
+    for (int k = 0; k < 4; ++k) t[k][i] = texels[taps.tap[k][i]];
+  }
+#pragma omp simd
+  for (int i = 0; i < n; ++i) {
+    const scalar_t low = t[0][i] + taps.x[i] * (t[1][i] - t[0][i]), high = t[2][i] + taps.x[i] * (t[3][i] - t[2][i]);
+    values[i] = low + taps.y[i] * (high - low);
+  }
+}
 
 // values = bilinear mixes of the levels, as a + f (b - a): a constant texture gives exactly its constant.
 template <class scalar_t, class Mapping, int kChannels, bool kMips>
@@ -327,6 +393,12 @@ struct TextureForward {
       for (int32_t index = 0; index < count; ++index) {
         for (int step = 0; step < (sampler.blends() ? 2 : 1); ++step) {
           sampler.find(block, n, index, step, &taps);
+          if constexpr (kChannels == 1 && !kMips) {
+            if (taps.all_texels) {
+              mix_block(sampler.texels(item, block, 0, step), taps, n, values + first);
+              continue;
+            }
+          }
           for (int i = 0; i < n; ++i) {
             const scalar_t* const texels = sampler.texels(item, block, i, step);
             scalar_t* const out = values + (first + i) * channels;
@@ -445,5 +517,135 @@ DR_HD void tap_weights(const TextureTaps<scalar_t>& taps, int i, scalar_t scale,
     weights[k] = 0;
   }
 }
+
+// grad_texel += weight * g for the texels of every lookup, of the base or of the mips. Sums are double, so that many
+// small contributions to one texel lose nothing. The CPU has a driver of its own: texture_scatter_cpu.h.
+template <class scalar_t, class Mapping, bool kMips>
+struct TextureBackwardTexels {
+  TextureSampler<scalar_t, Mapping, kMips> sampler;
+  const scalar_t* grad_values;  // [B, H, W, C]
+  bool base;                    // whether the sink is the gradient of the base or that of the mips
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
+    const int channels = sampler.levels.channels;
+    sampler.for_each_footprint(
+        begin, end, [&](int64_t item, int64_t first, int n, const auto& block, const auto& taps, int step) {
+          for (int i = 0; i < n; ++i) {
+            const int32_t level = sampler.level(block, i, step);
+            const scalar_t share = sampler.weight(block, i, step);
+            if ((level == 0) != base || !(share > 0)) continue;
+            const int64_t start = level == 0
+                                      ? item * sampler.levels.base_stride
+                                      : item * sampler.levels.mips_stride + sampler.levels.offset[level] * channels;
+            scalar_t weights[4];
+            tap_weights(taps, i, share, weights);
+            const scalar_t* const g = grad_values + (first + i) * channels;
+            for (int k = 0; k < 4; ++k) {
+              const int32_t tap = taps.tap[k][i];
+              if (tap < 0) continue;
+              const int64_t texel = start + static_cast<int64_t>(tap) * channels;
+              const double w = weights[k];
+              for (int c = 0; c < channels; ++c) accumulate(sink, texel + c, w * g[c]);
+            }
+          }
+        });
+  }
+};
+
+// Second derivative of the linear filter without mips: the gradient of
+//   D = <u, grad_texcoords> = sum_c g_c (a_x dm/dx + a_y dm/dy),   a = (u_0 slope_x, u_1 slope_y),
+// for a cotangent u of grad_texcoords. m is bilinear in (x, y), so only the mixed derivative d2m/dxdy is left.
+template <class scalar_t, class Mapping>
+struct TextureBackwardTwice {
+  TextureSampler<scalar_t, Mapping, false> sampler;
+  const scalar_t* grad_values;  // [B, H, W, C]
+  const scalar_t* cotangent;    // [B, H, W, 2]
+  scalar_t* to_grad_values;     // [B, H, W, C]
+  scalar_t* to_texcoords;       // [B, H, W, 2]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    const int channels = sampler.levels.channels;
+    sampler.for_each_footprint(begin, end, [&](int64_t item, int64_t first, int n, const auto&, const auto& taps, int) {
+      const scalar_t* const texels = sampler.levels.base + item * sampler.levels.base_stride;
+      for (int i = 0; i < n; ++i) {
+        const int64_t lookup = first + i;
+        const scalar_t x = taps.x[i], y = taps.y[i];
+        const scalar_t a_x = cotangent[2 * lookup] * taps.slope_x[i];
+        const scalar_t a_y = cotangent[2 * lookup + 1] * taps.slope_y[i];
+        const scalar_t* const g = grad_values + lookup * channels;
+        scalar_t* const out = to_grad_values + lookup * channels;
+        scalar_t mixed = 0;
+        for_each_channel<0>(texels, taps, i, channels,
+                            [&](int c, scalar_t t00, scalar_t t10, scalar_t t01, scalar_t t11) {
+                              const scalar_t low_x = t10 - t00, low_y = t01 - t00, twist = t11 - t01 - low_x;
+                              out[c] = a_x * (low_x + y * twist) + a_y * (low_y + x * twist);
+                              mixed += g[c] * twist;
+                            });
+        to_texcoords[2 * lookup] = taps.slope_x[i] * a_y * mixed;
+        to_texcoords[2 * lookup + 1] = taps.slope_y[i] * a_x * mixed;
+      }
+    });
+  }
+};
+
+// The texture's part of the same: D is linear in the texels, with the derivatives of the weights.
+template <class scalar_t, class Mapping>
+struct TextureBackwardTwiceTexels {
+  TextureSampler<scalar_t, Mapping, false> sampler;
+  const scalar_t* grad_values;  // [B, H, W, C]
+  const scalar_t* cotangent;    // [B, H, W, 2]
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
+    const int channels = sampler.levels.channels;
+    sampler.for_each_footprint(begin, end, [&](int64_t item, int64_t first, int n, const auto&, const auto& taps, int) {
+      for (int i = 0; i < n; ++i) {
+        const int64_t lookup = first + i;
+        const double x = taps.x[i], y = taps.y[i];
+        const double a_x = cotangent[2 * lookup] * taps.slope_x[i];
+        const double a_y = cotangent[2 * lookup + 1] * taps.slope_y[i];
+        const double weights[4] = {-a_x * (1 - y) - a_y * (1 - x), a_x * (1 - y) - a_y * x, -a_x * y + a_y * (1 - x),
+                                   a_x * y + a_y * x};
+        const scalar_t* const g = grad_values + lookup * channels;
+        for (int k = 0; k < 4; ++k) {
+          const int32_t tap = taps.tap[k][i];
+          if (tap < 0) continue;
+          const int64_t texel = item * sampler.levels.base_stride + static_cast<int64_t>(tap) * channels;
+          for (int c = 0; c < channels; ++c) accumulate(sink, texel + c, weights[k] * g[c]);
+        }
+      }
+    });
+  }
+};
+
+// The texel of the nearest filter.
+template <class scalar_t, class Mapping>
+struct TextureNearest {
+  TextureSampler<scalar_t, Mapping, false> sampler;
+  scalar_t* values;  // [B, H, W, C]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    const int channels = sampler.levels.channels;
+    sampler.for_each_footprint(begin, end, [&](int64_t item, int64_t first, int n, const auto&, const auto& taps, int) {
+      const scalar_t* const texels = sampler.levels.base + item * sampler.levels.base_stride;
+      for (int i = 0; i < n; ++i) {
+        const int32_t tap = taps.tap[0][i];
+        const scalar_t* const texel = texels + static_cast<int64_t>(tap < 0 ? 0 : tap) * channels;
+        scalar_t* const out = values + (first + i) * channels;
+        for (int c = 0; c < channels; ++c) out[c] = tap < 0 ? scalar_t(0) : texel[c];
+      }
+    });
+  }
+};
+
+// Sums of doubles in the type of the gradient.
+template <class scalar_t>
+struct RoundSums {
+  const double* sums;  // [N]
+  scalar_t* result;    // [N]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) result[i] = static_cast<scalar_t>(sums[i]);
+  }
+};
 
 }  // namespace diffrender

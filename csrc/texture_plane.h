@@ -7,8 +7,8 @@ namespace diffrender {
 
 enum class TextureWrap : int32_t { repeat = 0, clamp = 1, mirror = 2, zero = 3 };
 
-// Texel centres lie at half-integers. For a coordinate u of n texels: the two texels that it lies between (-1 = outside),
-// how far it is from the first to the second, and the slope of that. All in arithmetic that vectorises.
+// Texel centres lie at half-integers. For a coordinate u of n texels: the two texels that it lies between (-1 =
+// outside), how far it is from the first to the second, and the slope of that. All in arithmetic that vectorises.
 template <class scalar_t>
 struct WrappedAxis {
   int32_t first, second;
@@ -56,7 +56,6 @@ struct PlaneMapping {
   const scalar_t* derivatives;  // [B, H, W, 4] (u_X, u_Y, v_X, v_Y) per pixel step, or null
   const scalar_t* bias;         // [B, H, W], or null
   TextureWrap wrap_u, wrap_v;
-  TextureFilter filter;
 
   template <class Block>
   DR_HD void locate(int64_t first, int n, Block* block) const {
@@ -96,43 +95,66 @@ struct PlaneMapping {
     }
   }
 
-  template <class Axis, class Use, class Size>
-  DR_HD static void along(const scalar_t* u, int n, const Size& size, const Axis& axis, const Use& use) {
-#pragma omp simd
-    for (int i = 0; i < n; ++i) use(i, axis(u[i], size(i)));
-  }
+  // The taps of one axis, and the fractions and slopes.
+  struct AxisTaps {
+    int32_t first[kTextureBlock], second[kTextureBlock];
+  };
 
-  template <class Use, class Size>
-  DR_HD static void wrapped(TextureWrap wrap, const scalar_t* u, int n, const Size& size, const Use& use) {
-    using Axis = WrappedAxis<scalar_t>;
-    switch (wrap) {
-      case TextureWrap::repeat: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::repeat(c, s); }, use); break;
-      case TextureWrap::clamp: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::clamp(c, s, 1); }, use); break;
-      case TextureWrap::mirror: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::mirror(c, s); }, use); break;
-      case TextureWrap::zero: along(u, n, size, [](scalar_t c, int32_t s) { return Axis::zero(c, s); }, use); break;
+  template <class Wrap>
+  DR_HD static void along(const scalar_t* coordinate, const int32_t* size, int n, AxisTaps* axis, scalar_t* fraction,
+                          scalar_t* slope, const Wrap& wrap) {
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+      const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], size[i]);
+      axis->first[i] = wrapped.first;
+      axis->second[i] = wrapped.second;
+      fraction[i] = wrapped.fraction;
+      slope[i] = wrapped.slope;
     }
   }
 
-  template <class Width, class Height>
-  DR_HD void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const Width& width,
-                    const Height& height, TextureTaps<scalar_t>* taps) const {
-    int32_t x0[kTextureBlock], x1[kTextureBlock];
-    wrapped(wrap_u, u, n, width, [&](int i, const WrappedAxis<scalar_t>& axis) {
-      x0[i] = axis.first;
-      x1[i] = axis.second;
-      taps->x[i] = axis.fraction;
-      taps->slope_x[i] = axis.slope;
-    });
-    wrapped(wrap_v, v, n, height, [&](int i, const WrappedAxis<scalar_t>& axis) {
-      const int32_t row0 = axis.first * width(i), row1 = axis.second * width(i), ok = valid[i];
-      taps->tap[0][i] = (x0[i] | axis.first | ok) < 0 ? kTapOutside : row0 + x0[i];
-      taps->tap[1][i] = (x1[i] | axis.first | ok) < 0 ? kTapOutside : row0 + x1[i];
-      taps->tap[2][i] = (x0[i] | axis.second | ok) < 0 ? kTapOutside : row1 + x0[i];
-      taps->tap[3][i] = (x1[i] | axis.second | ok) < 0 ? kTapOutside : row1 + x1[i];
-      taps->regular[i] = x0[i] | x1[i] | axis.first | axis.second | ok;
-      taps->y[i] = axis.fraction;
-      taps->slope_y[i] = axis.slope;
-    });
+  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, int n, AxisTaps* axis,
+                              scalar_t* fraction, scalar_t* slope) {
+    using Axis = WrappedAxis<scalar_t>;
+    const auto go = [&](const auto& rule) { along(coordinate, size, n, axis, fraction, slope, rule); };
+    switch (wrap) {
+      case TextureWrap::repeat:
+        go([](scalar_t c, int32_t s) { return Axis::repeat(c, s); });
+        break;
+      case TextureWrap::clamp:
+        go([](scalar_t c, int32_t s) { return Axis::clamp(c, s, 1); });
+        break;
+      case TextureWrap::mirror:
+        go([](scalar_t c, int32_t s) { return Axis::mirror(c, s); });
+        break;
+      case TextureWrap::zero:
+        go([](scalar_t c, int32_t s) { return Axis::zero(c, s); });
+        break;
+    }
+  }
+
+  DR_HD void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const int32_t* width,
+                    const int32_t* height, TextureTaps<scalar_t>* taps) const {
+    AxisTaps x, y;
+    wrap_axis(wrap_u, u, width, n, &x, taps->x, taps->slope_x);
+    wrap_axis(wrap_v, v, height, n, &y, taps->y, taps->slope_y);
+    int32_t outside = 0;
+#pragma omp simd reduction(| : outside)
+    for (int i = 0; i < n; ++i) {
+      const int32_t x0 = x.first[i], x1 = x.second[i], y0 = y.first[i], y1 = y.second[i], ok = valid[i];
+      const int32_t row0 = y0 * width[i], row1 = y1 * width[i], any = x0 | x1 | y0 | y1 | ok;
+      taps->tap[0][i] = (x0 | y0 | ok) < 0 ? kTapOutside : row0 + x0;
+      taps->tap[1][i] = (x1 | y0 | ok) < 0 ? kTapOutside : row0 + x1;
+      taps->tap[2][i] = (x0 | y1 | ok) < 0 ? kTapOutside : row1 + x0;
+      taps->tap[3][i] = (x1 | y1 | ok) < 0 ? kTapOutside : row1 + x1;
+      // A pair that wraps around or lies on the last texel is no square.
+      const int32_t skew = (x1 - x0 - 1) | (y1 - y0 - 1), square = skew == 0 ? 1 : 0;
+      taps->regular[i] = any < 0 ? kTapOutside : square;
+      taps->column[i] = x0;
+      taps->row[i] = y0;
+      outside |= any;
+    }
+    taps->all_texels = outside >= 0;
   }
 
   // The texel that a coordinate lies in, -1 = outside.
@@ -167,8 +189,7 @@ struct PlaneMapping {
     scalar_t grad_j[4] = {0, 0, 0, 0};
     const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
     if (valid) {
-      footprint(lookup, levels, taps)
-          .backward(taps, grad_level, grad_axis_u / width, grad_axis_v / height, grad_j);
+      footprint(lookup, levels, taps).backward(taps, grad_level, grad_axis_u / width, grad_axis_v / height, grad_j);
     }
     grad_derivatives[4 * lookup] = grad_j[0] * width;
     grad_derivatives[4 * lookup + 1] = grad_j[1] * width;

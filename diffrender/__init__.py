@@ -19,6 +19,7 @@ from .lights import (  # noqa: E402
     pack_lights,
 )
 from .ops.antialias import antialias  # noqa: E402
+from .ops.build_mips import build_mips  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
 from .ops.rasterize import Fragments, rasterize  # noqa: E402
 from .ops.shade_blinn_phong import shade_blinn_phong  # noqa: E402
@@ -28,6 +29,7 @@ from .ops.shade_metallic_roughness import (  # noqa: E402
     shade_metallic_roughness,
     unbounded_from_roughness,
 )  # noqa: E402
+from .ops.texture import texture  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
 from .renderer import Renderer, RenderResult  # noqa: E402
 
@@ -43,6 +45,7 @@ __all__ = [
     "Renderer",
     "SpotLight",
     "antialias",
+    "build_mips",
     "edge_topology",
     "geometry",
     "interpolate",
@@ -62,6 +65,7 @@ __all__ = [
     "shade_lambert",
     "shade_metallic_roughness",
     "srgb_to_linear",
+    "texture",
     "unbounded_from_roughness",
 ]
 

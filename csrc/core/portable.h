@@ -25,11 +25,11 @@ enum class ScatterMode : int32_t {
 // whole gradient tensor while the CPU may hand it a private buffer that holds only one batch item.
 template <class scalar_t>
 struct Sink {
-  scalar_t* values;           // [.] running sums (in `fixed` mode: only what is not finite)
-  int64_t offset = 0;         // element of the gradient tensor that values[0] stands for
+  scalar_t* values;    // [.] running sums (in `fixed` mode: only what is not finite)
+  int64_t offset = 0;  // element of the gradient tensor that values[0] stands for
   ScatterMode mode = ScatterMode::direct;
-  uint64_t* largest = nullptr;  // [1] bits of the largest finite magnitude, as a double
-  int64_t* fixed = nullptr;     // [.] sums in units of *unit
+  uint64_t* largest = nullptr;   // [1] bits of the largest finite magnitude, as a double
+  int64_t* fixed = nullptr;      // [.] sums in units of *unit
   const double* unit = nullptr;  // [2] size of one integer step, and its reciprocal
 };
 
@@ -92,8 +92,8 @@ DR_HD void atomic_max(uint64_t* address, uint64_t value) {
 #endif
 }
 
-// Calls body(index, item) for a range of indices of which every item has `per_item`. A division per range, not per index:
-// 64-bit divisions cost more than most bodies.
+// Calls body(index, item) for a range of indices of which every item has `per_item`. A division per range, not per
+// index: 64-bit divisions cost more than most bodies.
 template <class F>
 DR_HD void for_each_index(int64_t begin, int64_t end, int64_t per_item, const F& body) {
   while (begin < end) {

@@ -6,11 +6,13 @@ calls behind it, calls that have to fail with a given message, and calls on empt
 
 from tests.ops.rows import (
     antialias,
+    build_mips,
     interpolate,
     rasterize,
     shade_blinn_phong,
     shade_lambert,
     shade_metallic_roughness,
+    texture,
 )
 from tests.ops.rows.base import Contract, Example
 
@@ -23,4 +25,7 @@ CONTRACTS = [
     shade_lambert.contract(),
     shade_metallic_roughness.contract(),
     shade_blinn_phong.contract(),
+    texture.without_mips(),
+    texture.with_mips(),
+    build_mips.contract(),
 ]
