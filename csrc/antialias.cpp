@@ -103,10 +103,10 @@ std::tuple<Tensor, Tensor> antialias_pairs_backward(const Tensor& input, const T
              AntialiasBackwardImage<scalar_t>{in, grad, mutable_data<scalar_t>(grad_image), channels});
     }
     if (need_positions) {
-      launch_scatter<scalar_t>(
-          grad_positions, positions.size(0), triangle_id.numel(), static_cast<ScatterAlgorithm>(algorithm),
-          AntialiasBackwardPositions<scalar_t>{in, data<scalar_t>(image), grad, channels},
-          triangle_id.numel() / 32);  // outlines are thin
+      launch_scatter<scalar_t>(grad_positions, positions.size(0), triangle_id.numel(),
+                               static_cast<ScatterAlgorithm>(algorithm),
+                               AntialiasBackwardPositions<scalar_t>{in, data<scalar_t>(image), grad, channels},
+                               triangle_id.numel() / 32);  // outlines are thin
     }
   });
   return {grad_image, grad_positions};

@@ -3,15 +3,16 @@
 // a gradient through visibility.
 //
 // Owner of a pair = the surface whose edge it is: the covered pixel's, or the nearer of two. From the owner's triangle
-// the way to the other centre is followed across inner edges, triangle by triangle, until it meets an outline edge; near
-// an outline triangles are grazing, and the one with the edge rarely owns a pixel centre itself.
+// the way to the other centre is followed across inner edges, triangle by triangle, until it meets an outline edge;
+// near an outline triangles are grazing, and the one with the edge rarely owns a pixel centre itself.
 //
 // In homogeneous pixel space relative to the owner's centre, p_i = ((x_i - fx w_i) W/2, -(y_i - fy w_i) H/2, w_i), the
 // edge opposite corner k is the line l_k = p_i x p_j with l_k . (X, Y, 1) = e_k(X, Y), valid for vertices behind the
 // camera too. The centres are u = +-1 apart along axis a; the edge is crossed at the fraction
 // t = e(0) / (e(0) - e(u)) = -u l_c / l_a, and with n_a^2 = l_a^2 / (l_x^2 + l_y^2), the share of this axis in the
 // edge's normal,
-//   alpha = n_a^2 (1/2 - t):  > 0: the owner's pixel takes alpha of the other;  < 0: the other takes -alpha of the owner.
+//   alpha = n_a^2 (1/2 - t):  > 0: the owner's pixel takes alpha of the other;  < 0: the other takes -alpha of the
+//   owner.
 // Weighting by n_a^2 counts each edge once over horizontal and vertical pairs and keeps alpha smooth in the slope.
 // A pixel's up to four weights are divided by max(1, their sum): its colour stays a mean of input colours.
 #pragma once
@@ -50,8 +51,8 @@ struct AntialiasInput {
     scalar_t sign;           // weight = sign * alpha
     scalar_t step;           // u
     scalar_t t;
-    int axis;                // a
-    bool fixed;              // t sits at a limit and does not move
+    int axis;    // a
+    bool fixed;  // t sits at a limit and does not move
   };
 
   DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
@@ -162,8 +163,8 @@ struct Neighbourhood {
   }
 };
 
-// Calls body(pixel) for the pixels of a range with a pair that an outline edge may cross. Pairs across the border of the
-// image are never marked, so reading the mark of the pixel before or above is right even there.
+// Calls body(pixel) for the pixels of a range with a pair that an outline edge may cross. Pairs across the border of
+// the image are never marked, so reading the mark of the pixel before or above is right even there.
 template <class scalar_t, class F>
 DR_HD void for_each_near_outline(const AntialiasInput<scalar_t>& in, int64_t begin, int64_t end, const F& body) {
   const uint8_t* const right = in.crossed;
@@ -300,8 +301,7 @@ struct AntialiasBackwardPositions {
     for (int m = 0; m < pairs.count; ++m) {
       scalar_t sum = 0;
       for (int32_t c = 0; c < channels; ++c) {
-        sum += grad_result[pixel * channels + c] *
-               (image[pairs.other[m] * channels + c] - image[pixel * channels + c]);
+        sum += grad_result[pixel * channels + c] * (image[pairs.other[m] * channels + c] - image[pixel * channels + c]);
       }
       jump[m] = sum;
       mean += pairs.pair[m].weight * scale * sum;
@@ -322,8 +322,8 @@ struct AntialiasBackwardPositions {
     const scalar_t still = pair.fixed && pair.t > 0 ? scalar_t(-1) : scalar_t(1);
     const scalar_t grad_along = grad_alpha * (still * along + moving * pair.line.z - 2 * alpha * along);
     const scalar_t grad_across = -2 * grad_alpha * alpha * across;
-    const Vec3<scalar_t> grad_line{pair.axis == 0 ? grad_along : grad_across,
-                                   pair.axis == 0 ? grad_across : grad_along, grad_alpha * moving * along};
+    const Vec3<scalar_t> grad_line{pair.axis == 0 ? grad_along : grad_across, pair.axis == 0 ? grad_across : grad_along,
+                                   grad_alpha * moving * along};
     Vec3<scalar_t> grad_p[2] = {{0, 0, 0}, {0, 0, 0}};
     cross_backward(pair.ends[0], pair.ends[1], grad_line, &grad_p[0], &grad_p[1]);
     int32_t index[3];

@@ -14,9 +14,7 @@ struct OutlineEdges {
   uint8_t* silhouette;      // [B or 1, T]
 
   // det(a, b, p) with differences taken first: small triangles keep their digits.
-  DR_HD static scalar_t side(Vec3<scalar_t> a, Vec3<scalar_t> ab, Vec3<scalar_t> p) {
-    return dot(a, cross(ab, p - a));
-  }
+  DR_HD static scalar_t side(Vec3<scalar_t> a, Vec3<scalar_t> ab, Vec3<scalar_t> p) { return dot(a, cross(ab, p - a)); }
 
   DR_HD Vec3<scalar_t> homogeneous(int64_t item, int32_t index) const {
     const Vec4<scalar_t> v = mesh.vertex(item, index);
@@ -56,9 +54,9 @@ template <class scalar_t>
 struct MarkCrossedPairs {
   RasterMesh<scalar_t> mesh;
   Viewport<scalar_t> viewport;
-  const uint8_t* silhouette;  // [B or 1, T]
-  uint8_t* crossed;           // [2, B, H, W] pairs to the right, pairs downwards; zero on entry
-  int64_t pixel_count;        // B * H * W
+  const uint8_t* silhouette;   // [B or 1, T]
+  uint8_t* crossed;            // [2, B, H, W] pairs to the right, pairs downwards; zero on entry
+  int64_t pixel_count;         // B * H * W
   int64_t triangles_per_item;  // T, also where the batch shares the outline
 
   // In pixels. Covers kCrossingSlack of antialias.h and the rounding of the projection.
@@ -103,8 +101,8 @@ struct MarkCrossedPairs {
   }
 
   // For every line of centres v = integer that the edge (u0, v0)-(u1, v1) meets: the pairs along u around the crossing.
-  DR_HD void mark_lines(int64_t item, double u0, double v0, double u1, double v1, int32_t size_u,
-                        int32_t size_v, int64_t stride_u, int64_t stride_v, uint8_t* marks) const {
+  DR_HD void mark_lines(int64_t item, double u0, double v0, double u1, double v1, int32_t size_u, int32_t size_v,
+                        int64_t stride_u, int64_t stride_v, uint8_t* marks) const {
     const double low = v0 < v1 ? v0 : v1, high = v0 < v1 ? v1 : v0;
     const double left = u0 < u1 ? u0 : u1, right = u0 < u1 ? u1 : u0;
     if (!(high >= -kMargin && low <= size_v - 1 + kMargin && right >= -kMargin && left <= size_u - 1 + kMargin)) return;

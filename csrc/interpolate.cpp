@@ -39,11 +39,21 @@ void check_interpolate(const Tensor& attributes, const Tensor& triangles, const 
 template <class F>
 void dispatch_channels(int64_t channels, const F& f) {
   switch (channels) {
-    case 1: f(std::integral_constant<int, 1>()); break;
-    case 2: f(std::integral_constant<int, 2>()); break;
-    case 3: f(std::integral_constant<int, 3>()); break;
-    case 4: f(std::integral_constant<int, 4>()); break;
-    default: f(std::integral_constant<int, 0>()); break;
+    case 1:
+      f(std::integral_constant<int, 1>());
+      break;
+    case 2:
+      f(std::integral_constant<int, 2>());
+      break;
+    case 3:
+      f(std::integral_constant<int, 3>());
+      break;
+    case 4:
+      f(std::integral_constant<int, 4>());
+      break;
+    default:
+      f(std::integral_constant<int, 0>());
+      break;
   }
 }
 
@@ -81,8 +91,8 @@ std::tuple<Tensor, Tensor> interpolate_backward(const Tensor& vertex_attributes,
   DR_CHECK(grad_values.numel() == pixels * channels, "interpolate: the gradient has another size than the values");
   const Tensor grad_attributes =
       new_zeros(attributes, {need_attributes ? attributes.size(0) : 0, attributes.size(1), channels});
-  const Tensor grad_weights = new_empty(
-      attributes, {need_weights ? triangle_id.size(0) : 0, triangle_id.size(1), triangle_id.size(2), 2});
+  const Tensor grad_weights =
+      new_empty(attributes, {need_weights ? triangle_id.size(0) : 0, triangle_id.size(1), triangle_id.size(2), 2});
   dispatch_floating(attributes, [&](auto zero) {
     using scalar_t = decltype(zero);
     const auto in = interpolate_input<scalar_t>(attributes, triangles, triangle_id, weights, total);
@@ -111,8 +121,7 @@ std::tuple<Tensor, Tensor> interpolate_backward(const Tensor& vertex_attributes,
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
-  m.def(
-      "interpolate(Tensor attributes, Tensor triangles, Tensor triangle_id, Tensor weights, float total) -> Tensor");
+  m.def("interpolate(Tensor attributes, Tensor triangles, Tensor triangle_id, Tensor weights, float total) -> Tensor");
   m.def(
       "interpolate_backward(Tensor attributes, Tensor triangles, Tensor triangle_id, Tensor weights, "
       "Tensor grad_values, float total, bool need_attributes, bool need_weights, int scatter) -> (Tensor, Tensor)");

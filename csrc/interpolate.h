@@ -10,12 +10,12 @@ namespace diffrender {
 // 0 for derivatives of barycentrics, whose three weights add to nothing.
 template <class scalar_t>
 struct InterpolateInput {
-  const scalar_t* attributes;   // [B or 1, V, C]
-  const int32_t* triangles;     // [T, 3]
-  const int32_t* triangle_id;   // [B, H, W], -1 = background
-  const scalar_t* weights;      // [B, H, W, 2]
+  const scalar_t* attributes;  // [B or 1, V, C]
+  const int32_t* triangles;    // [T, 3]
+  const int32_t* triangle_id;  // [B, H, W], -1 = background
+  const scalar_t* weights;     // [B, H, W, 2]
   int64_t pixels_per_item;
-  int64_t item_stride;          // V * C, or 0 where the batch shares the attributes
+  int64_t item_stride;  // V * C, or 0 where the batch shares the attributes
   int32_t vertex_count, triangle_count, channels;
   scalar_t total;
 

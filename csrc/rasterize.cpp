@@ -86,8 +86,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rasterize(const Tensor& clip_position
                                           mutable_data<scalar_t>(depth),
                                           derivatives ? mutable_data<scalar_t>(gradients) : nullptr};
     if (positions.is_cuda() || static_cast<Driver>(driver) == Driver::gpu) {
-      draw_gpu(positions, batch,
-               GpuRasterizer<scalar_t>{mesh, viewport, data_or_null<int32_t>(beneath), {}, {}, 0}, output);
+      draw_gpu(positions, batch, GpuRasterizer<scalar_t>{mesh, viewport, data_or_null<int32_t>(beneath), {}, {}, 0},
+               output);
       return;
     }
     CpuRasterizer<scalar_t> rasterizer{mesh, viewport, batch, data_or_null<int32_t>(beneath), output};
@@ -110,13 +110,12 @@ Tensor rasterize_backward(const Tensor& clip_positions, const Tensor& triangle_i
   const Tensor grad = new_zeros(positions, {positions.size(0), positions.size(1), 4});
   dispatch_floating(positions, [&](auto zero) {
     using scalar_t = decltype(zero);
-    const RasterizeBackward<scalar_t> kernel{
-        raster_mesh<scalar_t>(positions, triangles, std::nullopt, Cull::none),
-        Viewport<scalar_t>::make(triangle_id.size(2), triangle_id.size(1)),
-        data<int32_t>(triangle_id),
-        data_or_null<scalar_t>(gb),
-        data_or_null<scalar_t>(gd),
-        data_or_null<scalar_t>(gx)};
+    const RasterizeBackward<scalar_t> kernel{raster_mesh<scalar_t>(positions, triangles, std::nullopt, Cull::none),
+                                             Viewport<scalar_t>::make(triangle_id.size(2), triangle_id.size(1)),
+                                             data<int32_t>(triangle_id),
+                                             data_or_null<scalar_t>(gb),
+                                             data_or_null<scalar_t>(gd),
+                                             data_or_null<scalar_t>(gx)};
     const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
     const int64_t targets = positions.size(0), pixels = triangle_id.numel();
     if (grad.is_cuda() || scatter != ScatterAlgorithm::native || gx.has_value()) {

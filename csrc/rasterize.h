@@ -8,10 +8,10 @@ namespace diffrender {
 
 template <class scalar_t>
 struct FragmentOutput {
-  int32_t* triangle_id;     // [B, H, W], -1 = background
-  scalar_t* barycentrics;   // [B, H, W, 2]
-  scalar_t* depth;          // [B, H, W]
-  scalar_t* derivatives;    // [B, H, W, 4] or null
+  int32_t* triangle_id;    // [B, H, W], -1 = background
+  scalar_t* barycentrics;  // [B, H, W, 2]
+  scalar_t* depth;         // [B, H, W]
+  scalar_t* derivatives;   // [B, H, W, 4] or null
 
   DR_HD void write_background(int64_t pixel) const {
     triangle_id[pixel] = -1;
@@ -66,10 +66,10 @@ struct RasterizeBackward {
 
   RasterMesh<scalar_t> mesh;
   Viewport<scalar_t> viewport;
-  const int32_t* triangle_id;            // [B, H, W]
-  const scalar_t* grad_barycentrics;     // [B, H, W, 2] or null
-  const scalar_t* grad_depth;            // [B, H, W] or null
-  const scalar_t* grad_derivatives;      // [B, H, W, 4] or null
+  const int32_t* triangle_id;         // [B, H, W]
+  const scalar_t* grad_barycentrics;  // [B, H, W, 2] or null
+  const scalar_t* grad_depth;         // [B, H, W] or null
+  const scalar_t* grad_derivatives;   // [B, H, W, 4] or null
 
   struct Triangle {
     int64_t base[3];  // element of the gradient that holds x of each corner
@@ -142,8 +142,7 @@ struct RasterizeBackward {
     const scalar_t s = g[0] * b[0] + g[1] * b[1];
     for (int i = 0; i < 3; ++i) grad_a[i] += (g[i] - s) * inverse;
     if (grad_depth != nullptr) {
-      const scalar_t inverse_w =
-          reciprocal_or_zero(f.a[0] * t.v[0].w + f.a[1] * t.v[1].w + f.a[2] * t.v[2].w);
+      const scalar_t inverse_w = reciprocal_or_zero(f.a[0] * t.v[0].w + f.a[1] * t.v[1].w + f.a[2] * t.v[2].w);
       const scalar_t depth = (f.a[0] * t.v[0].z + f.a[1] * t.v[1].z + f.a[2] * t.v[2].z) * inverse_w;
       const scalar_t scaled = grad_depth[pixel] * inverse_w;
       for (int i = 0; i < 3; ++i) {

@@ -3,8 +3,8 @@
 //
 // Within a row all q_iy are constant and q_ix = q_ix(c) - x w_i, x the distance from the run's first centre c. Hence a
 // run of pixels of one triangle needs only the sums A_i = sum grad_a_i and X_i = sum grad_a_i x (and for the depth
-// Z_i = sum g_d a_i / P and D_i = sum d g_d a_i / P); the chain rule to the corners is applied once per run. Runs of one
-// or two pixels, which is what triangles below pixel size give, are put side by side instead, one pixel per lane.
+// Z_i = sum g_d a_i / P and D_i = sum d g_d a_i / P); the chain rule to the corners is applied once per run. Runs of
+// one or two pixels, which is what triangles below pixel size give, are put side by side instead, one pixel per lane.
 #pragma once
 
 #include "core/lanes.h"

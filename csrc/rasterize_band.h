@@ -3,7 +3,8 @@
 // Triangles are drawn by size. All ways decide coverage by the same integers and compute the key by the same operations
 // in the same order (pixel_frame, depth_at, clamp_key of rasterize_geometry.h), so that the result does not depend on
 // which one is taken:
-//   tiny    boxes of at most 4 x 4 centres: coverage is decided while binning, the band gets a list of hits (triangle and
+//   tiny    boxes of at most 4 x 4 centres: coverage is decided while binning, the band gets a list of hits (triangle
+//   and
 //           pixel) and computes the keys of kLanes hits at a time
 //   narrow  boxes of at most kLanes columns: one block of lanes per row
 //   other   the exact span of each row, by a division that is carried from row to row
@@ -21,9 +22,9 @@ namespace diffrender {
 struct SnappedVertex {
   int32_t x, y;
 };
-constexpr int32_t kNotInside = INT32_MIN;             // x of a vertex whose triangles have to be clipped
-constexpr int32_t kSmallExtent = 64 * kSubpixels;     // edge functions of a triangle this small fit 32 bits
-constexpr int32_t kTinySide = 4;                      // centres across and down
+constexpr int32_t kNotInside = INT32_MIN;          // x of a vertex whose triangles have to be clipped
+constexpr int32_t kSmallExtent = 64 * kSubpixels;  // edge functions of a triangle this small fit 32 bits
+constexpr int32_t kTinySide = 4;                   // centres across and down
 constexpr int32_t kHitColumnBits = 22;
 
 // A centre that a tiny triangle covers.
@@ -85,7 +86,7 @@ template <class scalar_t>
 struct BandInput {
   RasterMesh<scalar_t> mesh;
   Viewport<scalar_t> viewport;
-  const int32_t* beneath;          // [B, H, W] triangle ids of the layer in front, or null
+  const int32_t* beneath;  // [B, H, W] triangle ids of the layer in front, or null
   FragmentOutput<scalar_t> output;
   const scalar_t* column_centers;  // [W + kLanes]
 };
@@ -244,8 +245,8 @@ class Band {
     }
   }
 
-  // A band visits the mesh in jumps, which costs more than the drawing of small triangles: ask for the indices of a later
-  // triangle, and for the vertices of one whose indices have arrived.
+  // A band visits the mesh in jumps, which costs more than the drawing of small triangles: ask for the indices of a
+  // later triangle, and for the vertices of one whose indices have arrived.
   template <class F>
   DR_HD void prefetch(int64_t count, int64_t i, const F& triangle_at) const {
     constexpr int64_t kIndicesAhead = 24, kVerticesAhead = 12;

@@ -28,13 +28,13 @@ struct CpuRasterizer {
   const int32_t* beneath;  // [B, H, W] triangle ids of the layer in front, or null
   FragmentOutput<scalar_t> output;
 
-  std::unique_ptr<SnappedVertex[]> snapped{};     // [items with own positions, V]
-  std::unique_ptr<scalar_t[]> column_centers{};   // [W + kLanes]
-  int32_t band_shift = 4;                         // bands are 2^band_shift rows high
+  std::unique_ptr<SnappedVertex[]> snapped{};    // [items with own positions, V]
+  std::unique_ptr<scalar_t[]> column_centers{};  // [W + kLanes]
+  int32_t band_shift = 4;                        // bands are 2^band_shift rows high
   int64_t bands = 0, chunks = 0;
-  std::unique_ptr<int64_t[]> bin_begin{};         // [B * bands * chunks + 1]
-  std::unique_ptr<int32_t[]> bins{};              // triangle ids
-  std::unique_ptr<int64_t[]> hit_begin{};         // [B * bands * chunks + 1]
+  std::unique_ptr<int64_t[]> bin_begin{};  // [B * bands * chunks + 1]
+  std::unique_ptr<int32_t[]> bins{};       // triangle ids
+  std::unique_ptr<int64_t[]> hit_begin{};  // [B * bands * chunks + 1]
   std::unique_ptr<Hit[]> hits{};
   std::atomic<bool> bad_index{false};
 

@@ -13,26 +13,22 @@
 
 namespace diffrender {
 
-constexpr int32_t kSubpixels = 256;        // snapping grid per pixel
-constexpr int32_t kMaximumPolygon = 9;     // corners of a triangle cut by six planes
+constexpr int32_t kSubpixels = 256;     // snapping grid per pixel
+constexpr int32_t kMaximumPolygon = 9;  // corners of a triangle cut by six planes
 
 enum class Cull : int32_t { none = 0, back = 1, front = 2 };
 
 template <class scalar_t>
 struct Viewport {
-  int32_t width, height;           // pixels
+  int32_t width, height;  // pixels
   scalar_t half_width, half_height;
-  scalar_t step_x, step_y;         // NDC per pixel
-  scalar_t guard;                  // |x|, |y| up to guard * w are snapped without overflow
+  scalar_t step_x, step_y;  // NDC per pixel
+  scalar_t guard;           // |x|, |y| up to guard * w are snapped without overflow
 
   static Viewport make(int64_t width, int64_t height) {
     const scalar_t longest = static_cast<scalar_t>(width > height ? width : height);
-    return {static_cast<int32_t>(width),
-            static_cast<int32_t>(height),
-            scalar_t(0.5) * width,
-            scalar_t(0.5) * height,
-            scalar_t(2) / width,
-            scalar_t(2) / height,
+    return {static_cast<int32_t>(width), static_cast<int32_t>(height), scalar_t(0.5) * width,
+            scalar_t(0.5) * height,      scalar_t(2) / width,          scalar_t(2) / height,
             scalar_t(4194304) / longest};
   }
 
@@ -95,8 +91,8 @@ DR_HD bool is_finite(Vec4<scalar_t> v) {
 // triangles, and an edge that is cut is cut at the same point in both: neighbours stay free of cracks.
 template <class scalar_t>
 DR_HD bool is_inside(Vec4<scalar_t> v, scalar_t guard) {
-  return v.w > 0 && v.w <= kLargest<scalar_t> && magnitude(v.z) <= v.w &&
-         magnitude(v.x) <= guard * v.w && magnitude(v.y) <= guard * v.w;
+  return v.w > 0 && v.w <= kLargest<scalar_t> && magnitude(v.z) <= v.w && magnitude(v.x) <= guard * v.w &&
+         magnitude(v.y) <= guard * v.w;
 }
 
 template <class scalar_t>
@@ -116,12 +112,18 @@ DR_HD int32_t snap_y(Vec4<scalar_t> v, const Viewport<scalar_t>& viewport) {
 
 DR_HD double plane_distance(Vec4<double> v, int plane, double guard) {
   switch (plane) {
-    case 0: return v.z + v.w;
-    case 1: return v.w - v.z;
-    case 2: return guard * v.w + v.x;
-    case 3: return guard * v.w - v.x;
-    case 4: return guard * v.w + v.y;
-    default: return guard * v.w - v.y;
+    case 0:
+      return v.z + v.w;
+    case 1:
+      return v.w - v.z;
+    case 2:
+      return guard * v.w + v.x;
+    case 3:
+      return guard * v.w - v.x;
+    case 4:
+      return guard * v.w + v.y;
+    default:
+      return guard * v.w - v.y;
   }
 }
 

@@ -1,7 +1,7 @@
 // The GPU rasterizer as kernel functors. They also run on one CPU thread under test.
 //
-// One thread per triangle projects it; a triangle whose box has at most one piece (kPieceWidth x kPieceHeight pixels) is
-// drawn at once, a larger one is put on a queue and drawn piece by piece by a second launch, so that no thread ever
+// One thread per triangle projects it; a triangle whose box has at most one piece (kPieceWidth x kPieceHeight pixels)
+// is drawn at once, a larger one is put on a queue and drawn piece by piece by a second launch, so that no thread ever
 // walks over a large part of the screen. Drawing is an atomic minimum per pixel: in float32 of the visibility key and
 // the triangle id packed in 64 bits; in float64 of the key alone, and in a second pass of the id among the triangles
 // that reach the minimum. Both give the lowest id at the smallest key, whatever the order.
@@ -55,9 +55,9 @@ struct VisibilityBuffer {
 };
 
 struct DrawQueue {
-  uint64_t* counter;   // [1] entries << kQueueCountShift | pieces
-  int64_t* begin;      // [capacity] first piece of each entry, ascending
-  int64_t* triangle;   // [capacity] item * T + triangle
+  uint64_t* counter;  // [1] entries << kQueueCountShift | pieces
+  int64_t* begin;     // [capacity] first piece of each entry, ascending
+  int64_t* triangle;  // [capacity] item * T + triangle
   int64_t capacity;
 };
 
@@ -169,8 +169,7 @@ struct GpuRasterizer {
     // Reading first keeps the entry count of a full queue from growing without bound.
     const uint64_t seen = *const_cast<volatile uint64_t*>(queue.counter);
     if (static_cast<int64_t>(seen >> kQueueCountShift) >= queue.capacity) return false;
-    const uint64_t before =
-        atomic_add(queue.counter, uint64_t(1) << kQueueCountShift | static_cast<uint64_t>(needed));
+    const uint64_t before = atomic_add(queue.counter, uint64_t(1) << kQueueCountShift | static_cast<uint64_t>(needed));
     const int64_t entry = static_cast<int64_t>(before >> kQueueCountShift);
     if (entry >= queue.capacity) return false;
     // One atomic hands out entry and first piece together, so the entries are sorted by their first piece.

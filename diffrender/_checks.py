@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 _FLOATING = (torch.float32, torch.float64)
 _HALF = (torch.float16, torch.bfloat16)
@@ -53,7 +54,9 @@ def check_floating(function: str, argument: str, value: object) -> torch.Tensor:
 def check_same_type(function: str, argument: str, value: torch.Tensor, other: str, like: torch.Tensor) -> None:
     """Both tensors on one device, and of one type if both are floating."""
     if value.device != like.device:
-        raise ValueError(f"{function}: {argument} is on {value.device} but {other} is on {like.device}. Move one of them.")
+        raise ValueError(
+            f"{function}: {argument} is on {value.device} but {other} is on {like.device}. Move one of them."
+        )
     if value.is_floating_point() and like.is_floating_point() and value.dtype != like.dtype:
         raise TypeError(f"{function}: {argument} is {value.dtype} but {other} is {like.dtype}. Convert one of them.")
 
@@ -115,7 +118,7 @@ def check_resolution(function: str, value: object) -> tuple[int, int]:
 
 def can_read(tensor: torch.Tensor) -> bool:
     """Whether values can be looked at here and now: not while tracing, not inside vmap, not by a silent device sync."""
-    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if torch.compiler.is_compiling() or is_functorch_wrapped_tensor(tensor):
         return False
     if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta:
         return False

@@ -1,6 +1,6 @@
 """Finds and loads the compiled library: one ImportError with its cure when that fails.
 
-The same sources are compiled once per x86-64 level (baseline, avx2, avx512; other machines have only a baseline). The
+The same sources are compiled once per x86-64 level (baseline, avx2, on request avx512; other machines: baseline). The
 best built level that this CPU can run is loaded, judged by `torch.backends.cpu.get_cpu_capability()`; the environment
 variable DIFFRENDER_CPU_LEVEL asks for one level by name.
 """

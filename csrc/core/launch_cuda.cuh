@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kThreadsPerBlock) range_kernel(int64_t n, cons
 }
 
 template <class F, class scalar_t>
-__global__ void __launch_bounds__(kThreadsPerBlock) scatter_kernel(int64_t n, const F functor,
-                                                                   const Sink<scalar_t> sink) {
+__global__ void __launch_bounds__(kThreadsPerBlock)
+    scatter_kernel(int64_t n, const F functor, const Sink<scalar_t> sink) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) {
     functor(i, i + 1, sink);

@@ -63,9 +63,9 @@ struct FixedPointUnit {
 
 template <class scalar_t>
 struct FixedPointFinish {
-  scalar_t* values;       // [N]
-  const int64_t* fixed;   // [N]
-  const double* unit;     // [2]
+  scalar_t* values;      // [N]
+  const int64_t* fixed;  // [N]
+  const double* unit;    // [2]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) values[i] += static_cast<scalar_t>(static_cast<double>(fixed[i]) * unit[0]);

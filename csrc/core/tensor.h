@@ -19,12 +19,14 @@ using torch::stable::Tensor;
 // Internal invariants only: what a user can get wrong is checked in Python, with a message made for users.
 #define DR_CHECK(condition, ...) STD_TORCH_CHECK(condition, __VA_ARGS__)
 
-inline Tensor new_empty(const Tensor& like, std::initializer_list<int64_t> sizes, std::optional<ScalarType> dtype = {}) {
+inline Tensor new_empty(const Tensor& like, std::initializer_list<int64_t> sizes,
+                        std::optional<ScalarType> dtype = {}) {
   const std::vector<int64_t> shape(sizes);
   return torch::stable::new_empty(like, {shape.data(), shape.size()}, dtype);
 }
 
-inline Tensor new_zeros(const Tensor& like, std::initializer_list<int64_t> sizes, std::optional<ScalarType> dtype = {}) {
+inline Tensor new_zeros(const Tensor& like, std::initializer_list<int64_t> sizes,
+                        std::optional<ScalarType> dtype = {}) {
   const std::vector<int64_t> shape(sizes);
   return torch::stable::new_zeros(like, {shape.data(), shape.size()}, dtype);
 }
@@ -70,8 +72,8 @@ class DeviceScope {
 
 // Registers one host function for the devices that this build supports.
 #if defined(DIFFRENDER_CUDA)
-#define DR_REGISTER(name, function)                                                                     \
-  STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl(name, TORCH_BOX(function)); }                  \
+#define DR_REGISTER(name, function)                                                    \
+  STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl(name, TORCH_BOX(function)); } \
   STABLE_TORCH_LIBRARY_IMPL(diffrender, CUDA, m) { m.impl(name, TORCH_BOX(function)); }
 #else
 #define DR_REGISTER(name, function) \

@@ -1,11 +1,11 @@
 """Antialiasing of visibility edges: the gradient of an image through silhouettes.
 
-A custom Function because the true derivative is missing from the other stages (which triangle a pixel shows is piecewise
-constant) and because the forward leaves the framework. Method "pairs" blends neighbouring pixels across the silhouette
-edge that passes between their centres (the idea of Laine et al. 2020, section 3.6, with changes: the edge is found by
-walking over the mesh from the pixel's triangle, so that it need not belong to a triangle that shows at a centre; each
-edge is counted once over both axes; a pixel stays a mean of input colours). Not handled: more than one edge between two
-centres, faces that cross each other, edges of surfaces too thin to show at any centre.
+A custom Function because the true derivative is missing from the other stages (which triangle a pixel shows is
+piecewise constant) and because the forward leaves the framework. Method "pairs" blends neighbouring pixels across the
+silhouette edge that passes between their centres (the idea of Laine et al. 2020, section 3.6, with changes: the edge is
+found by walking over the mesh from the pixel's triangle, so that it need not belong to a triangle that shows at a
+centre; each edge counts once over both axes; a pixel stays a mean of input colours). Not handled: more than one edge
+between two centres, faces that cross each other, edges of surfaces too thin to show at any centre.
 """
 
 from __future__ import annotations
@@ -161,9 +161,7 @@ def _(image, triangle_id, positions, triangles, topology):
 
 
 @register_fake("antialias_pairs_backward")
-def _(
-    image, triangle_id, positions, triangles, topology, silhouette, grad_result, need_image, need_positions, scatter
-):
+def _(image, triangle_id, positions, triangles, topology, silhouette, grad_result, need_image, need_positions, scatter):
     batch, vertices = positions.shape[:2]
     return (
         image.new_empty((image.shape[0] if need_image else 0, *image.shape[1:])),

@@ -191,9 +191,7 @@ def _(attributes, triangles, triangle_id, weights, total):
 
 
 @register_fake("interpolate_backward")
-def _(
-    attributes, triangles, triangle_id, weights, grad_values, total, need_attributes, need_weights, scatter
-):
+def _(attributes, triangles, triangle_id, weights, grad_values, total, need_attributes, need_weights, scatter):
     batch, vertices, channels = attributes.shape
     return (
         attributes.new_empty((batch if need_attributes else 0, vertices, channels)),

@@ -48,7 +48,7 @@ def rasterize(
     """Find the nearest triangle at every pixel centre.
 
     Args:
-        clip_positions: (B, V, 4) or (V, 4) homogeneous clip-space vertices, y up; without batch axis shared by all items.
+        clip_positions: (B, V, 4) or (V, 4) homogeneous clip-space vertices, y up; without batch axis shared by all.
         triangles: (T, 3) int32 or int64 vertex indices. Both windings are drawn.
         resolution: (height, width) in pixels.
         ranges: (B, 2) integers (first triangle, count): item b draws these rows only. Packs different meshes in one
@@ -75,7 +75,9 @@ def rasterize(
         >>> int((fragments.triangle_id >= 0).sum())
         20706
     """
-    return _rasterize_with_driver(clip_positions, triangles, resolution, ranges, cull, beneath, derivatives, _DRIVER_NATIVE)
+    return _rasterize_with_driver(
+        clip_positions, triangles, resolution, ranges, cull, beneath, derivatives, _DRIVER_NATIVE
+    )
 
 
 def _rasterize_with_driver(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from .. import _checks
-from .._autograd import register_vmap
+from .._autograd import register_fake, register_vmap
 
 
 def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
@@ -17,11 +17,11 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
 
     Args:
         triangles: (T, 3) int32 or int64.
-        positions: (V, D) or (B, V, D) of any space: vertices whose positions are equal bit for bit (in every item) count
-            as one. None = vertices are what their index says.
+        positions: (V, D) or (B, V, D) of any space: vertices with positions equal bit for bit (in every item) count as
+            one. None = vertices are what their index says.
 
     Returns:
-        (T, 3) int32. Entry [t, k] belongs to the edge opposite corner k of triangle t (between corners k + 1 and k + 2).
+        (T, 3) int32. Entry [t, k] belongs to the edge opposite corner k of triangle t, between corners k + 1 and k + 2.
         It is 3 * u + m, where u is the other triangle at that edge and m the corner of u that lies opposite to it; -1
         where there is none: borders, edges of three or more triangles, and all edges of a triangle that uses a vertex
         twice.
@@ -47,7 +47,6 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
     return torch.ops.diffrender.edge_topology(indices.to(torch.int32), positions)
 
 
-@torch.library.custom_op("diffrender::edge_topology", mutates_args=())
 def _edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
     corners = triangles.long()
     count = len(corners)
@@ -80,7 +79,13 @@ def _weld(positions: torch.Tensor) -> torch.Tensor:
     return label
 
 
-@_edge_topology.register_fake
+# Not torch.library.custom_op: its first call imports the compiler, which takes seconds.
+_library = torch.library.Library("diffrender", "FRAGMENT")
+_library.define("edge_topology(Tensor triangles, Tensor? positions) -> Tensor")
+_library.impl("edge_topology", _edge_topology, "CompositeExplicitAutograd")
+
+
+@register_fake("edge_topology")
 def _(triangles, positions):
     return triangles.new_empty(triangles.shape, dtype=torch.int32)
 
