@@ -42,7 +42,7 @@ struct AntialiasInput {
 
   // One pair as its receiving pixel sees it.
   struct Pair {
-    scalar_t weight;         // share of the other pixel's colour, before the limit on their sum
+    scalar_t weight;         // share of the other pixel's colour, before the limit on their sum; see pair()
     int32_t triangle;        // owner
     int corner;              // the edge lies opposite to this corner
     Vec3<scalar_t> line;     // l
@@ -61,7 +61,8 @@ struct AntialiasInput {
     return (silhouette[item * silhouette_stride + triangle] >> corner & 1) != 0;
   }
 
-  // Whether the pixel at (column, row) takes part of its neighbour's colour. `here` and `there` are the two ids.
+  // Whether an outline edge blends the pixel at (column, row) and its neighbour, whose ids are `here` and `there`. The
+  // weight is positive if this pixel takes part of the neighbour's colour, negative if the neighbour takes part of its.
   DR_HD bool pair(int64_t item, int32_t column, int32_t row, int32_t here, int32_t there, int axis, int direction,
                   Pair* out) const {
     if (here == there || here >= mesh.triangle_count || there >= mesh.triangle_count) return false;
@@ -85,7 +86,7 @@ struct AntialiasInput {
     const scalar_t alpha = along * along * inverse * (scalar_t(0.5) - out->t);
     out->sign = mine ? scalar_t(1) : scalar_t(-1);
     out->weight = out->sign * alpha;
-    return out->weight > 0;
+    return out->weight != 0;
   }
 
   // Follows the way from the owner's centre to the other one up to the first outline edge.
@@ -202,6 +203,7 @@ DR_HD void gather_pairs(const AntialiasInput<scalar_t>& in, int64_t pixel, Pixel
     if (in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] == 0) continue;
     auto* const pair = &out->pair[out->count];
     if (!in.pair(place.item, place.column, place.row, here, in.triangle_id[other], axis, direction, pair)) continue;
+    if (pair->weight < 0) continue;
     out->other[out->count++] = other;
     out->total += pair->weight;
   }
@@ -248,29 +250,48 @@ struct AntialiasBackwardImage {
   }
 
   DR_HD void add_pixel(int64_t pixel) const {
-    PixelPairs<scalar_t> pairs;
-    gather_pairs(in, pixel, &pairs);
-    if (pairs.count > 0) {
-      const scalar_t taken = pairs.total * pairs.scale();
-      for (int32_t c = 0; c < channels; ++c) grad_image[pixel * channels + c] *= 1 - taken;
-    }
     const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
     const int32_t here = in.triangle_id[pixel];
+    scalar_t taken = 0;
+    scalar_t given[PixelPairs<scalar_t>::kNeighbours];
+    int64_t takers[PixelPairs<scalar_t>::kNeighbours];
+    int count = 0;
     for (int side = 0; side < PixelPairs<scalar_t>::kNeighbours; ++side) {
       int axis, direction;
       int64_t other;
       if (!place.neighbour(side, &axis, &direction, &other)) continue;
       if (in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] == 0) continue;
-      const int32_t there = in.triangle_id[other];
-      typename AntialiasInput<scalar_t>::Pair given;
-      const int32_t column = place.column + (axis == 0 ? direction : 0), row = place.row + (axis == 1 ? direction : 0);
-      if (!in.pair(place.item, column, row, there, here, axis, -direction, &given)) continue;
-      gather_pairs(in, other, &pairs);  // for the sum of the neighbour's weights
-      const scalar_t weight = given.weight * pairs.scale();
-      for (int32_t c = 0; c < channels; ++c) {
-        grad_image[pixel * channels + c] += weight * grad_result[other * channels + c];
+      typename AntialiasInput<scalar_t>::Pair pair;
+      if (!in.pair(place.item, place.column, place.row, here, in.triangle_id[other], axis, direction, &pair)) continue;
+      if (pair.weight > 0) {
+        taken += pair.weight;
+      } else {
+        given[count] = -pair.weight * weight_scale(other);
+        takers[count++] = other;
       }
     }
+    const scalar_t kept = 1 - (taken > 1 ? scalar_t(1) : taken);
+    for (int32_t c = 0; c < channels; ++c) {
+      scalar_t sum = kept * grad_result[pixel * channels + c];
+      for (int m = 0; m < count; ++m) sum += given[m] * grad_result[takers[m] * channels + c];
+      grad_image[pixel * channels + c] = sum;
+    }
+  }
+
+  // What the weights of a pixel are multiplied by. Each is at most 1/2, so that two cannot exceed a sum of one.
+  DR_HD scalar_t weight_scale(int64_t pixel) const {
+    const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
+    int marked = 0;
+    for (int side = 0; side < PixelPairs<scalar_t>::kNeighbours; ++side) {
+      int axis, direction;
+      int64_t other;
+      if (!place.neighbour(side, &axis, &direction, &other)) continue;
+      marked += in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] != 0 ? 1 : 0;
+    }
+    if (marked <= 2) return 1;
+    PixelPairs<scalar_t> pairs;
+    gather_pairs(in, pixel, &pairs);
+    return pairs.scale();
   }
 };
 

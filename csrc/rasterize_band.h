@@ -333,11 +333,21 @@ class Band {
   }
 
   // Depth test of a block of pixels of one triangle, `offset` being the first of them in the band's buffers.
-  DR_HD void test_block(int64_t offset, const Values& key, const IntLanes& inside, const Plane& plane) const {
+  // `hidden_early` looks whether all of it is hidden first, which pays for triangles of few pixels.
+  template <bool hidden_early>
+  DR_HD void test_block(int64_t offset, const IntLanes& inside, const Values q_x[3], const Values q_y[3],
+                        const LanePlane& lanes, const Plane& plane) const {
     scalar_t* const keys = keys_.get() + offset;
     int32_t* const ids = ids_.get() + offset;
     const Values nearest = load_lanes<Values>(keys);
-    Mask better = __builtin_convertvector(inside, Mask) & (key < nearest);
+    Mask better = __builtin_convertvector(inside, Mask);
+    if constexpr (hidden_early) {
+      // No key of the triangle lies below its range: where everything is nearer already, there is nothing to compute.
+      better &= lanes.low < nearest;
+      if (!any_lane(__builtin_convertvector(better, IntLanes))) return;
+    }
+    const Values key = lane_keys(q_x, q_y, lanes);
+    better &= key < nearest;
     // Keys of triangles inside of the frustum are clamped to its depths anyway.
     if (!plane.all_inside) better &= key >= scalar_t(-1);
     if constexpr (peel) {
@@ -386,9 +396,8 @@ class Band {
       e0 += e.row[0];
       e1 += e.row[1];
       e2 += e.row[2];
-      if (!any_lane(inside)) continue;
       relative_y(plane, row, q_y);
-      test_block(offset, lane_keys(q_x, q_y, lanes), inside, plane);
+      test_block<true>(offset, inside, q_x, q_y, lanes, plane);
     }
   }
 
@@ -408,7 +417,7 @@ class Band {
       relative_y(plane, row, q_y);
       for (Integer c = first; c <= last; c += kLanes) {
         relative_x(plane, t.column_begin + static_cast<int32_t>(c), q_x);
-        test_block(offset + c, lane_keys(q_x, q_y, lanes), kLaneIndex <= static_cast<int32_t>(last - c), plane);
+        test_block<false>(offset + c, kLaneIndex <= static_cast<int32_t>(last - c), q_x, q_y, lanes, plane);
       }
     }
   }
