@@ -1,8 +1,8 @@
 """Compiles csrc/ into the shared libraries under diffrender/_lib.
 
 Every csrc/*.cpp is compiled once per x86-64 level (other machines: once), every csrc/*.cu once in all, and each level
-is linked into one library: libdiffrender_baseline.so, libdiffrender_avx2.so, on request libdiffrender_avx512.so. They use the
-LibTorch stable ABI only, so that one file serves every Python and every torch >= 2.10. Objects live in build/ and are
+is linked into one library: libdiffrender_baseline.so, libdiffrender_avx2.so, on request libdiffrender_avx512.so. They use
+the LibTorch stable ABI only, so that one file serves every Python and every torch >= 2.10. Objects live in build/ and are
 compiled again when their source, a header they include (compiler-written dependency files) or their command changed.
 
 Environment:
@@ -46,7 +46,7 @@ LEVEL_FLAGS = {
     "avx2": ["-march=x86-64-v3"],
     "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
 }
-# AVX-512 is built on request only: blocks of kLanes = 8 floats fill an AVX2 register, and nobody has measured a gain yet.
+# AVX-512 is built on request only: blocks of kLanes = 8 floats fill an AVX2 register; no gain was measured.
 DEFAULT_LEVELS = ("baseline", "avx2")
 # No fast-math and no contraction: both devices and all levels have to agree on coverage bit for bit. The two -fno flags
 # drop errno and trap bookkeeping only, which changes no result.
