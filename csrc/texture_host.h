@@ -42,9 +42,14 @@ TextureLevels<scalar_t> texture_levels(const TextureShape& shape, const Tensor& 
   return levels;
 }
 
-// Calls f with the channel count as a compile-time constant where it is a common one, 0 elsewhere.
-template <class F>
+// Calls f with the channel count as a compile-time constant where it is a common one, 0 elsewhere. Cubes are mostly
+// colours.
+template <bool kPlane, class F>
 void dispatch_texture_channels(int64_t channels, const F& f) {
+  if constexpr (!kPlane) {
+    if (channels == 3) return f(std::integral_constant<int, 3>());
+    return f(std::integral_constant<int, 0>());
+  }
   switch (channels) {
     case 1:
       f(std::integral_constant<int, 1>());
@@ -70,7 +75,7 @@ void texture_forward(const TextureSampler<scalar_t, Mapping, kMips>& sampler, co
       return;
     }
   }
-  dispatch_texture_channels(sampler.levels.channels, [&](auto count) {
+  dispatch_texture_channels<Mapping::kCoordinates == 2>(sampler.levels.channels, [&](auto count) {
     launch(values, lookups, TextureForward<scalar_t, Mapping, decltype(count)::value, kMips>{sampler, out});
   });
 }
@@ -80,7 +85,7 @@ template <class scalar_t, class Mapping, bool kMips>
 void texture_backward_coordinates(const TextureSampler<scalar_t, Mapping, kMips>& sampler, const Tensor& grad_values,
                                   int64_t lookups, scalar_t* grad_coordinates, scalar_t* grad_derivatives,
                                   scalar_t* grad_bias) {
-  dispatch_texture_channels(sampler.levels.channels, [&](auto count) {
+  dispatch_texture_channels<Mapping::kCoordinates == 2>(sampler.levels.channels, [&](auto count) {
     launch(grad_values, lookups,
            TextureBackwardCoordinates<scalar_t, Mapping, decltype(count)::value, kMips>{
                sampler, data<scalar_t>(grad_values), grad_coordinates, grad_derivatives, grad_bias});

@@ -30,6 +30,7 @@ from .ops.shade_metallic_roughness import (  # noqa: E402
     unbounded_from_roughness,
 )  # noqa: E402
 from .ops.texture import texture  # noqa: E402
+from .ops.texture_cube import texture_cube  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
 from .renderer import Renderer, RenderResult  # noqa: E402
 
@@ -66,6 +67,7 @@ __all__ = [
     "shade_metallic_roughness",
     "srgb_to_linear",
     "texture",
+    "texture_cube",
     "unbounded_from_roughness",
 ]
 

@@ -13,6 +13,7 @@ from tests.ops.rows import (
     shade_lambert,
     shade_metallic_roughness,
     texture,
+    texture_cube,
 )
 from tests.ops.rows.base import Contract, Example
 
@@ -28,4 +29,5 @@ CONTRACTS = [
     texture.without_mips(),
     texture.with_mips(),
     build_mips.contract(),
+    texture_cube.contract(),
 ]

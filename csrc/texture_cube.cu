@@ -1,0 +1,19 @@
+#include "texture_cube.h"
+
+#include "core/launch_cuda.cuh"
+
+namespace diffrender {
+#define DR_INSTANTIATE_CUBE_CHANNELS(scalar_t, channels, mips)                           \
+  DR_INSTANTIATE_LAUNCH(TextureForward<scalar_t, CubeMapping<scalar_t>, channels, mips>) \
+  DR_INSTANTIATE_LAUNCH(TextureBackwardCoordinates<scalar_t, CubeMapping<scalar_t>, channels, mips>)
+#define DR_INSTANTIATE_CUBE_MIPS(scalar_t, mips)  \
+  DR_INSTANTIATE_CUBE_CHANNELS(scalar_t, 0, mips) \
+  DR_INSTANTIATE_CUBE_CHANNELS(scalar_t, 3, mips) \
+  DR_INSTANTIATE_SCATTER(double, TextureBackwardTexels<scalar_t, CubeMapping<scalar_t>, mips>)
+#define DR_INSTANTIATE_CUBE(scalar_t)       \
+  DR_INSTANTIATE_CUBE_MIPS(scalar_t, false) \
+  DR_INSTANTIATE_CUBE_MIPS(scalar_t, true)  \
+  DR_INSTANTIATE_LAUNCH(TextureNearest<scalar_t, CubeMapping<scalar_t>>)
+DR_INSTANTIATE_CUBE(float)
+DR_INSTANTIATE_CUBE(double)
+}  // namespace diffrender
