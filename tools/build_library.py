@@ -1,8 +1,8 @@
 """Compiles csrc/ into the shared libraries under diffrender/_lib.
 
 Every csrc/*.cpp is compiled once per x86-64 level (other machines: once), every csrc/*.cu once in all, and each level
-is linked into one library: libdiffrender_baseline.so and libdiffrender_avx2.so, on request libdiffrender_avx512.so. They
-use the LibTorch stable ABI only, so that one file serves every Python and every torch >= 2.10. Objects live in build/
+is linked into one library: libdiffrender_baseline.so, libdiffrender_avx2.so, and on request libdiffrender_avx512.so. It
+uses the LibTorch stable ABI only, so that one file serves every Python and every torch >= 2.10. Objects live in build/
 and are compiled again when their source, a header they include (compiler-written dependency files) or their command
 changed.
 
