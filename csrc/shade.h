@@ -42,6 +42,20 @@ struct ShadeGrad {
   DR_HD bool needed() const { return values != nullptr || slot >= 0; }
 };
 
+// Calls body(item, first pixel within the item, number of pixels) for packets of at most kWidth pixels.
+template <int kWidth, class F>
+DR_HD void for_each_packet(int64_t pixels_per_item, int64_t begin, int64_t end, const F& body) {
+  while (begin < end) {
+    const int64_t item = begin / pixels_per_item, start = item * pixels_per_item;
+    const int64_t stop = end < start + pixels_per_item ? end : start + pixels_per_item;
+    for (; begin < stop; begin += kWidth) {
+      const int64_t left = stop - begin;
+      body(item, begin - start, static_cast<int>(left < kWidth ? left : kWidth));
+    }
+    begin = stop;
+  }
+}
+
 template <class scalar_t>
 struct ShadeInput {
   ShadeMap<scalar_t> positions, normals, view, geometric_normals;  // all with 3 channels
@@ -56,20 +70,6 @@ struct ShadeInput {
 
   DR_HD LightRow<scalar_t> light(int64_t item, int i) const {
     return {static_cast<LightType>(light_types[i]), lights + item * light_stride + int64_t(i) * kLightValues};
-  }
-
-  // Calls body(item, first pixel within the item, number of pixels) for packets of at most kWidth pixels.
-  template <int kWidth, class F>
-  DR_HD void for_each_packet(int64_t begin, int64_t end, const F& body) const {
-    while (begin < end) {
-      const int64_t item = begin / pixels_per_item, start = item * pixels_per_item;
-      const int64_t stop = end < start + pixels_per_item ? end : start + pixels_per_item;
-      for (; begin < stop; begin += kWidth) {
-        const int64_t left = stop - begin;
-        body(item, begin - start, static_cast<int>(left < kWidth ? left : kWidth));
-      }
-      begin = stop;
-    }
   }
 };
 
@@ -180,7 +180,7 @@ struct ShadeForward {
   }
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    in.template for_each_packet<1>(begin, end, [&](int64_t item, int64_t pixel, int count) {
+    for_each_packet<1>(in.pixels_per_item, begin, end, [&](int64_t item, int64_t pixel, int count) {
       this->template packet<scalar_t>(item, pixel, count);
     });
   }
@@ -248,7 +248,7 @@ struct ShadeBackward {
   }
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    in.template for_each_packet<1>(begin, end, [&](int64_t item, int64_t pixel, int count) {
+    for_each_packet<1>(in.pixels_per_item, begin, end, [&](int64_t item, int64_t pixel, int count) {
       this->template packet<scalar_t>(item, pixel, count, sink);
     });
   }

@@ -44,7 +44,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> shade_blinn_p
                                        light_types, view_is_direction, two_sided, {albedo, specular, shininess});
   const Tensor grad_radiance = as_contiguous(grad_output);
   DR_CHECK(grad_radiance.numel() == 3 * t.pixels(), kName, ": the gradient has another size than the radiance");
-  ShadeGradients gradients(t);
+  ShadeGradients gradients(t.lights, t.batch, t.height, t.width);
   gradients.add(t.positions, need_positions);
   gradients.add(t.normals, need_normals);
   gradients.add(t.view.has_value() ? *t.view : t.positions, need_view && t.view.has_value());
@@ -55,9 +55,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> shade_blinn_p
     using scalar_t = decltype(zero);
     auto kernel = shade_backward_kernel<scalar_t>(t, blinn_phong<scalar_t>(t), grad_radiance, gradients, need_lights);
     kernel.grads = {gradients.target<scalar_t>(3), gradients.target<scalar_t>(4), gradients.target<scalar_t>(5)};
-    gradients.run<scalar_t>(kernel, scatter, driver);
+    gradients.run<scalar_t>(kernel, need_lights, scatter, driver);
   });
-  return {gradients[0], gradients[1], gradients[2], gradients.lights(), gradients[3], gradients[4], gradients[5]};
+  return {gradients[0], gradients[1], gradients[2], gradients.table(), gradients[3], gradients[4], gradients[5]};
 }
 
 }  // namespace

@@ -1,15 +1,9 @@
 // Host side that the shading ops share: which tensor is which map, where gradients go, and the launches.
 #pragma once
 
-#include "core/launch.h"
-#include "core/tensor.h"
-#include "shade.h"
-#include "shade_packet.h"
+#include "shade_gradients.h"
 
 namespace diffrender {
-
-// Which body runs: packets of pixels on the CPU and one pixel per thread on CUDA; or the latter everywhere, for tests.
-enum class ShadeDriver : int64_t { automatic = 0, one_by_one = 1 };
 
 // The arguments that all shading ops have in common, contiguous. Maps are [B or 1, H, W, C] or [B or 1, 1, 1, C].
 struct ShadeTensors {
@@ -65,8 +59,6 @@ inline ShadeTensors shade_tensors(const char* op, const Tensor& positions, const
   return t;
 }
 
-inline bool is_picture(const Tensor& map) { return map.size(1) * map.size(2) != 1; }
-
 template <class scalar_t>
 ShadeMap<scalar_t> shade_map(const ShadeTensors& t, const std::optional<Tensor>& map) {
   if (!map.has_value()) return {nullptr, 0, 0};
@@ -95,145 +87,11 @@ ShadeInput<scalar_t> shade_input(const ShadeTensors& t) {
   return in;
 }
 
-// A kernel over packets of kLanes pixels instead of single ones.
-template <class scalar_t, class Kernel>
-struct ShadePackets {
-  Kernel kernel;
-
-  void operator()(int64_t begin, int64_t end) const {
-    kernel.in.template for_each_packet<kLanes>(begin, end, [&](int64_t item, int64_t pixel, int count) {
-      kernel.template packet<Packet<scalar_t>>(item, pixel, count);
-    });
-  }
-
-  void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    kernel.in.template for_each_packet<kLanes>(begin, end, [&](int64_t item, int64_t pixel, int count) {
-      kernel.template packet<Packet<scalar_t>>(item, pixel, count, sink);
-    });
-  }
-};
-
-// float in packets; float64 one by one: its packets would double the time to compile for a type meant for checks.
-template <class scalar_t>
-constexpr bool kInPackets = std::is_same_v<scalar_t, float>;
-
 template <class scalar_t, class Model>
 void shade_forward(const ShadeTensors& t, const Model& model, const Tensor& radiance, int64_t driver) {
   const ShadeForward<scalar_t, Model> kernel{shade_input<scalar_t>(t), model, mutable_data<scalar_t>(radiance)};
-  if constexpr (kInPackets<scalar_t>) {
-    if (!radiance.is_cuda() && static_cast<ShadeDriver>(driver) != ShadeDriver::one_by_one) {
-      const ShadePackets<scalar_t, ShadeForward<scalar_t, Model>> packets{kernel};
-      parallel_ranges(t.pixels(), kItemsPerPiece, [&](int64_t begin, int64_t end) { packets(begin, end); });
-      return;
-    }
-  }
-  launch(radiance, t.pixels(), kernel);
+  launch_pixels<scalar_t>(radiance, t.pixels(), kernel, driver);
 }
-
-// Gradients of the maps and of the lights: a tensor like each, or an empty one where nobody needs it.
-class ShadeGradients {
- public:
-  explicit ShadeGradients(const ShadeTensors& t) : t_(t) {
-    slots_ = static_cast<int32_t>(t.lights.numel() == 0 ? 0 : t.lights.size(1) * kLightValues);
-  }
-
-  // To be called for every map in turn; the order of the results.
-  int add(const Tensor& map, bool needed) {
-    Part part;
-    const int64_t channels = map.size(3);
-    part.result = new_empty(map, {needed ? map.size(0) : 0, map.size(1), map.size(2), channels});
-    part.needed = needed;
-    if (needed && !is_picture(map)) {
-      part.slot = slots_;
-      slots_ += static_cast<int32_t>(channels);
-    } else if (needed && map.size(0) != t_.batch) {
-      part.items = new_empty(map, {t_.batch, map.size(1), map.size(2), channels});
-    }
-    parts_.push_back(part);
-    return static_cast<int>(parts_.size()) - 1;
-  }
-
-  template <class scalar_t>
-  ShadeGrad<scalar_t> target(int i) const {
-    const Part& part = parts_[i];
-    if (!part.needed) return {};
-    if (part.slot >= 0) return {nullptr, part.slot};
-    return {mutable_data<scalar_t>(part.items.has_value() ? *part.items : part.result), -1};
-  }
-
-  // Runs the kernel, whose fields that concern sums are set here, and makes all results.
-  template <class scalar_t, class Kernel>
-  void run(Kernel kernel, int64_t algorithm, int64_t driver) {
-    const Tensor& like = t_.lights;
-    const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
-    const bool in_packets = kInPackets<scalar_t> && !like.is_cuda() && scatter == ScatterAlgorithm::native &&
-                            static_cast<ShadeDriver>(driver) != ShadeDriver::one_by_one;
-    // Private sums for every piece of an item, whose number depends on sizes alone: the same bits for any number of
-    // threads.
-    const int64_t pixels = t_.height * t_.width;
-    const int64_t pieces = in_packets ? std::clamp<int64_t>(pixels / 4096, 1, 64) : 1;
-    kernel.slots = std::max(slots_, 1);
-    kernel.spread = in_packets ? kLanes : 32;
-    const Tensor sums = new_zeros(like, {t_.batch, pieces, kernel.slots, kernel.spread});
-    if constexpr (kInPackets<scalar_t>) {
-      if (in_packets) run_packets<scalar_t>(ShadePackets<scalar_t, Kernel>{kernel}, sums, pixels, pieces);
-    }
-    if (!in_packets) launch_scatter<scalar_t>(sums, t_.batch, t_.pixels(), scatter, kernel);
-    lights_ = new_empty(like, {kernel.need_lights ? like.size(0) : 0, like.size(1), like.size(2)});
-    if (kernel.need_lights) collect<scalar_t>(sums, lights_, 0, kernel);
-    for (const Part& part : parts_) {
-      if (part.slot >= 0) collect<scalar_t>(sums, part.result, part.slot, kernel);
-      if (part.items.has_value()) {
-        const int64_t size = part.result.numel();
-        launch(
-            like, size,
-            ShadeSumItems<scalar_t>{data<scalar_t>(*part.items), mutable_data<scalar_t>(part.result), size, t_.batch});
-      }
-    }
-  }
-
-  const Tensor& operator[](int i) const { return parts_[i].result; }
-  const Tensor& lights() const { return lights_; }
-
- private:
-  struct Part {
-    Tensor result;
-    bool needed = false;
-    int32_t slot = -1;            // first sum of a map that the pixels share
-    std::optional<Tensor> items;  // gradient of every item, of a picture that the batch shares
-  };
-
-  template <class scalar_t, class Packets>
-  void run_packets(const Packets& packets, const Tensor& sums, int64_t pixels, int64_t pieces) const {
-    const int64_t size = packets.kernel.slots * packets.kernel.spread;
-    scalar_t* const values = mutable_data<scalar_t>(sums);
-    parallel_tasks(t_.batch * pieces, [&](int64_t task) {
-      const int64_t item = task / pieces, piece = task % pieces;
-      const Sink<scalar_t> sink{values + task * size, item * size};
-      packets(item * pixels + piece * pixels / pieces, item * pixels + (piece + 1) * pixels / pieces, sink);
-    });
-  }
-
-  template <class scalar_t, class Kernel>
-  void collect(const Tensor& sums, const Tensor& result, int32_t slot, const Kernel& kernel) const {
-    const int64_t rows = result.size(0), size = rows == 0 ? 0 : result.numel() / rows;
-    const ShadeCollect<scalar_t> kernel_sums{data<scalar_t>(sums),
-                                             mutable_data<scalar_t>(result),
-                                             size,
-                                             t_.batch,
-                                             sums.size(1),
-                                             slot,
-                                             kernel.slots,
-                                             kernel.spread,
-                                             rows == 1};
-    launch(sums, result.numel(), kernel_sums);
-  }
-
-  const ShadeTensors& t_;
-  std::vector<Part> parts_;
-  int32_t slots_ = 0;
-  Tensor lights_;
-};
 
 // Fills the fields of a backward kernel that all models have, in the order positions, normals, view of `gradients`.
 template <class scalar_t, class Model>

@@ -25,6 +25,9 @@ struct ScalarIo {
   DR_HD static Mask first(int) { return true; }
   DR_HD static scalar_t load(const scalar_t* values, int) { return *values; }
   DR_HD static Vec3<scalar_t> load3(const scalar_t* values, int) { return {values[0], values[1], values[2]}; }
+  // Pixels that lie `stride` elements apart.
+  DR_HD static scalar_t load_strided(const scalar_t* values, int64_t, int) { return *values; }
+  DR_HD static void store_strided(scalar_t* values, int64_t, scalar_t value, int) { *values = value; }
   DR_HD static void store(scalar_t* values, scalar_t value, int) { *values = value; }
   DR_HD static void store3(scalar_t* values, Vec3<scalar_t> value, int) {
     values[0] = value.x;

@@ -155,6 +155,16 @@ struct PacketIo<Packet<scalar_t>> {
     return Triples<scalar_t>::load(padded);
   }
 
+  DR_HD static Packet<scalar_t> load_strided(const scalar_t* values, int64_t stride, int count) {
+    Packet<scalar_t> result(scalar_t(0));
+    for (int i = 0; i < count; ++i) result.v[i] = values[i * stride];
+    return result;
+  }
+
+  DR_HD static void store_strided(scalar_t* values, int64_t stride, const Packet<scalar_t>& value, int count) {
+    for (int i = 0; i < count; ++i) values[i * stride] = value.v[i];
+  }
+
   DR_HD static void store(scalar_t* values, const Packet<scalar_t>& value, int count) {
     if (count == kLanes) {
       store_lanes(values, value.v);

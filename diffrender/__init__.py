@@ -21,6 +21,7 @@ from .lights import (  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.build_mips import build_mips  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
+from .ops.irradiance_sh import irradiance_sh, sh_from_environment, window_sh  # noqa: E402
 from .ops.rasterize import Fragments, rasterize  # noqa: E402
 from .ops.shade_blinn_phong import shade_blinn_phong  # noqa: E402
 from .ops.shade_lambert import shade_lambert  # noqa: E402
@@ -28,7 +29,7 @@ from .ops.shade_metallic_roughness import (  # noqa: E402
     roughness_from_unbounded,
     shade_metallic_roughness,
     unbounded_from_roughness,
-)  # noqa: E402
+)
 from .ops.texture import texture  # noqa: E402
 from .ops.texture_cube import texture_cube  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
@@ -51,6 +52,7 @@ __all__ = [
     "geometry",
     "interpolate",
     "io",
+    "irradiance_sh",
     "linear_to_srgb",
     "load_mesh",
     "losses",
@@ -62,6 +64,7 @@ __all__ = [
     "save_image",
     "save_mesh",
     "set_checks",
+    "sh_from_environment",
     "shade_blinn_phong",
     "shade_lambert",
     "shade_metallic_roughness",
@@ -69,6 +72,7 @@ __all__ = [
     "texture",
     "texture_cube",
     "unbounded_from_roughness",
+    "window_sh",
 ]
 
 __version__ = "0.1.0"

@@ -54,24 +54,24 @@ def check_arguments(
     needs_view: bool,
 ) -> ShadeArguments:
     """Brings every argument to the form of the kernels. `material` gives value and number of channels by name."""
-    positions = _as_map(function, "positions", positions, 3, None)
-    normals = _as_map(function, "normals", normals, 3, positions)
+    positions = as_map(function, "positions", positions, 3, None)
+    normals = as_map(function, "normals", normals, 3, positions)
     maps = {"positions": positions, "normals": normals}
     if camera_position is not None and view_directions is not None:
         _checks.fail(ValueError, function, "view_directions", "be left out if camera_position is given", "both")
     view = None
     for name, value in (("camera_position", camera_position), ("view_directions", view_directions)):
         if value is not None:
-            maps[name] = view = _as_map(function, name, value, 3, positions)
+            maps[name] = view = as_map(function, name, value, 3, positions)
     if view is None and (needs_view or two_sided):
         hint = "" if needs_view else "It decides which side of a two-sided surface is seen; or pass two_sided=False."
         _checks.fail(ValueError, function, "camera_position", "be given, or view_directions", "neither", hint)
     if geometric_normals is not None:
         # Only the sign of their cosine with the view is used, a constant.
-        geometric_normals = _as_map(function, "geometric_normals", geometric_normals, 3, positions).detach()
+        geometric_normals = as_map(function, "geometric_normals", geometric_normals, 3, positions).detach()
         maps["geometric_normals"] = geometric_normals
     for name, (value, channels) in material.items():
-        maps[name] = _as_map(function, name, value, channels, positions)
+        maps[name] = as_map(function, name, value, channels, positions)
 
     table = pack_lights(lights)
     if len(table.types) == 0:
@@ -84,14 +84,16 @@ def check_arguments(
         values = values.to(positions.dtype)
     _checks.check_same_type(function, "lights", values, "positions", positions)
     _check_sizes(function, maps, values)
-    triangle_id = None if mask is None else _as_triangle_id(function, mask, maps, values)
+    triangle_id = (
+        None if mask is None else as_triangle_id(function, mask, _result_shape(list(maps.values()), values), positions)
+    )
     return ShadeArguments(
         positions, normals, view, geometric_normals, triangle_id, values, table.types.to(torch.int32),
         [maps[name] for name in material], view_directions is not None, two_sided,
     )  # fmt: skip
 
 
-def _as_map(function: str, name: str, value: Any, channels: int, like: Tensor | None) -> Tensor:
+def as_map(function: str, name: str, value: Any, channels: int, like: Tensor | None) -> Tensor:
     """A number, (C,), (B, C), (H, W, C) or (B, H, W, C) as a map of four axes."""
     if like is not None and not isinstance(value, Tensor):
         try:
@@ -136,13 +138,12 @@ def _check_sizes(function: str, maps: dict[str, Tensor], lights: Tensor) -> None
             _checks.fail(ValueError, function, name, expected, f"({height}, {width})")
 
 
-def _as_triangle_id(function: str, mask: Tensor, maps: dict[str, Tensor], lights: Tensor) -> Tensor:
-    """(B, H, W) int32, negative where nothing is to be shaded."""
+def as_triangle_id(function: str, mask: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """(B, H, W) int32, negative where nothing is to be shaded; `shape` is that of the maps."""
     _checks.check_tensor(function, "mask", mask)
     if mask.is_floating_point() or mask.is_complex():
         expected = "be bool, or the triangle_id of fragments"
         _checks.fail(TypeError, function, "mask", expected, str(mask.dtype), "Write mask > 0.")
-    shape = _result_shape(list(maps.values()), lights)
     if mask.dim() == 4 and mask.shape[3] == 1:
         mask = mask[..., 0]
     if mask.dim() == 2:
@@ -150,7 +151,7 @@ def _as_triangle_id(function: str, mask: Tensor, maps: dict[str, Tensor], lights
     if mask.dim() != 3 or any(m not in (1, s) for m, s in zip(mask.shape, shape, strict=True) if s != 1):
         expected = f"have shape ({', '.join(str(int(size)) for size in shape)})"
         _checks.fail(ValueError, function, "mask", expected, _checks.shape_text(mask))
-    _checks.check_same_type(function, "mask", mask, "positions", maps["positions"])
+    _checks.check_same_type(function, "mask", mask, "positions", like)
     triangle_id = mask.to(torch.int32)
     if mask.dtype == torch.bool:
         triangle_id = triangle_id - 1

@@ -94,22 +94,21 @@ def shading_example(
 
 
 def dispatcher_calls(op, backward, material: list[Tensor], dtype, options: tuple, constants: list[Tensor]):
-    """Raw calls: everything given, and as little as possible; every gradient alone and all together."""
+    """Raw calls: everything given, with each gradient alone and all together; and as little as possible."""
     positions, normals = (x.to(dtype) for x in surface(2))
     triangle_id = checked_mask(2).int() - 1
     table = lights("dpsa", 2)
     count = 4 + len(material)
     first, values = (positions, normals, EYE[None, None, None].to(dtype)), table.values.to(dtype)
-    full = (*first, normals, triangle_id, values, table.types)
-    few = (*first, None, None, values[:1], table.types)
     grad = rnd(2, *SIZE, 3, dtype=dtype)
-    for tensors, maps in ((full, material), (few, constants)):
-        maps = [x.to(dtype) for x in maps]
-        for flags in ((False, True), (True, False)):
-            yield op, (*tensors, *maps, *flags, *options, 0)
-            for which in range(-1, count):
-                needs = [which in (-1, k) for k in range(count)]
-                yield backward, (*tensors, *maps, grad, *flags, *options, *needs, 0, 0)
+    full = (*first, normals, triangle_id, values, table.types, *(x.to(dtype) for x in material))
+    yield op, (*full, False, True, *options, 0)
+    for which in range(-1, count):
+        needs = [which in (-1, k) for k in range(count)]
+        yield backward, (*full, grad, False, True, *options, *needs, 0, 0)
+    few = (*first, None, None, values[:1], table.types, *(x.to(dtype) for x in constants))
+    yield op, (*few, True, False, *options, 0)
+    yield backward, (*few, grad, True, False, *options, *[True] * count, 0, 0)
 
 
 def bad_calls(name: str, op: Callable, material: list[Tensor], *, needs_view: bool) -> list[BadCall]:
