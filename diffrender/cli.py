@@ -217,7 +217,7 @@ class _Progress:
         console = require("rich.console", "fit", used_by="fit").Console(stderr=True, quiet=quiet)
         self._bar = rich_progress.Progress(
             rich_progress.TextColumn("fit"),
-            rich_progress.BarColumn(),
+            rich_progress.BarColumn(bar_width=14),
             rich_progress.MofNCompleteColumn(),
             rich_progress.TextColumn("{task.fields[difference]}"),
             rich_progress.TimeElapsedColumn(),
@@ -234,8 +234,9 @@ class _Progress:
         self._bar.stop()
 
     def update(self, step: int, difference: torch.Tensor) -> None:
-        silhouette, depth, shading = difference.tolist()
-        text = f"silhouette {silhouette:.4f}  depth {depth:.4f}  shading {shading:.4f}"
+        # Short enough, with the times, for a terminal of 80 columns.
+        silhouette, _, shading = difference.tolist()
+        text = f"silhouette {silhouette:.4f} normals {shading:.4f}"
         self._bar.update(self._task, completed=step, difference=text)
 
 

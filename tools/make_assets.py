@@ -4,6 +4,8 @@
 
 A ball with seven arms like fingers, wound up around an axis and bent, then remeshed to even triangles: genus 0, so that
 a sphere can reach it, but with hollows and overlapping arms in every view. Deterministic: no random numbers.
+
+docs/images/fit_star_knot.png is progress.png of `make demo`, which works on this asset.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Saving videos: mp4 through imageio-ffmpeg, gif through Pillow where that is not installed."""
 
-import importlib.util
+import importlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +11,12 @@ from diffrender._extras import require
 
 
 def video_suffix() -> str:
-    """ ".mp4" where imageio-ffmpeg is installed, else ".gif"."""
-    return ".mp4" if importlib.util.find_spec("imageio_ffmpeg") else ".gif"
+    """The best format there is: .mp4 where imageio-ffmpeg is installed and finds its program, else .gif."""
+    try:
+        importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()
+    except (ImportError, RuntimeError):
+        return ".gif"
+    return ".mp4"
 
 
 def save_video(path: str | os.PathLike[str], frames: Iterable[np.ndarray], *, fps: float = 24.0) -> None:
