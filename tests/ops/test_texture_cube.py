@@ -71,7 +71,7 @@ def test_a_constant_cube_stays_constant_at_every_level(dtype):
 
 
 def test_a_smooth_function_of_direction_is_reproduced():
-    """Texels hold a quadratic of the unit direction; at seams, where the grid of texels bends, it errs by O(1 / size)."""
+    """Texels hold a quadratic of the unit direction; at seams, where the texel grid bends, it errs by O(1 / size)."""
     errors = []
     for size in (16, 32):
         st = (torch.arange(size, dtype=F64) + 0.5) / size * 2 - 1
