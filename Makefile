@@ -61,8 +61,9 @@ demo: build
 	@echo "The results lie in $(DEMO_OUT):" && ls $(DEMO_OUT)
 
 # The build requirements are installed already; without isolation pip does not fetch a second torch.
+# Unlike a build for this machine it holds every level.
 wheel: setup
-	$(BIN)/python -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+	DIFFRENDER_LEVELS="baseline avx2" $(BIN)/python -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf build dist out *.egg-info diffrender/_lib .pytest_cache .ruff_cache

@@ -23,7 +23,8 @@
 namespace diffrender {
 
 // How far beyond either centre, in pixels, an edge may lie and still belong to the pair: coverage is decided on snapped
-// corners, which may differ from the edge by 1/512 pixel, more along the edge's direction.
+// corners, which may differ from the edge by 1/512 pixel, more along the edge's direction. Weights go on growing there,
+// so that an edge keeps its derivative when it lies on a centre.
 constexpr float kCrossingSlack = 1.0f / 16;
 
 // Triangles that the way between two centres may cross before the pair is given up.
@@ -51,8 +52,9 @@ struct AntialiasInput {
     scalar_t sign;           // weight = sign * alpha
     scalar_t step;           // u
     scalar_t t;
-    int axis;    // a
-    bool fixed;  // t sits at a limit and does not move
+    int axis;  // a
+
+    DR_HD bool taken_here() const { return weight > 0 || (weight == 0 && sign > 0); }
   };
 
   DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
@@ -63,9 +65,12 @@ struct AntialiasInput {
 
   // Whether an outline edge blends the pixel at (column, row) and its neighbour, whose ids are `here` and `there`. The
   // weight is positive if this pixel takes part of the neighbour's colour, negative if the neighbour takes part of its.
+  // At zero, an edge half way between the centres, it is the owner's pixel that takes: the value is nothing, but not
+  // its derivative.
   DR_HD bool pair(int64_t item, int32_t column, int32_t row, int32_t here, int32_t there, int axis, int direction,
                   Pair* out) const {
-    if (here == there || here >= mesh.triangle_count || there >= mesh.triangle_count) return false;
+    if (here == there || (here < 0 && there < 0)) return false;
+    if (here >= mesh.triangle_count || there >= mesh.triangle_count) return false;
     const int32_t other_column = column + (axis == 0 ? direction : 0), other_row = row + (axis == 1 ? direction : 0);
     bool mine = there < 0;  // the owner's pixel is this one
     if (here >= 0 && there >= 0) {
@@ -86,7 +91,7 @@ struct AntialiasInput {
     const scalar_t alpha = along * along * inverse * (scalar_t(0.5) - out->t);
     out->sign = mine ? scalar_t(1) : scalar_t(-1);
     out->weight = out->sign * alpha;
-    return out->weight != 0;
+    return true;
   }
 
   // Follows the way from the owner's centre to the other one up to the first outline edge.
@@ -118,8 +123,7 @@ struct AntialiasInput {
       if (!(nearest <= 1 + kCrossingSlack)) return false;
       if (is_outline(item, triangle, out->corner)) {
         out->triangle = triangle;
-        out->fixed = nearest <= 0 || nearest >= 1;
-        out->t = nearest < 0 ? scalar_t(0) : (nearest > 1 ? scalar_t(1) : nearest);
+        out->t = nearest;
         out->ends[0] = p[(out->corner + 1) % 3];
         out->ends[1] = p[(out->corner + 2) % 3];
         return true;
@@ -203,7 +207,7 @@ DR_HD void gather_pairs(const AntialiasInput<scalar_t>& in, int64_t pixel, Pixel
     if (in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] == 0) continue;
     auto* const pair = &out->pair[out->count];
     if (!in.pair(place.item, place.column, place.row, here, in.triangle_id[other], axis, direction, pair)) continue;
-    if (pair->weight < 0) continue;
+    if (!pair->taken_here()) continue;
     out->other[out->count++] = other;
     out->total += pair->weight;
   }
@@ -278,7 +282,7 @@ struct AntialiasBackwardImage {
     }
   }
 
-  // What the weights of a pixel are multiplied by. Each is at most 1/2, so that two cannot exceed a sum of one.
+  // What the weights of a pixel are multiplied by. One alone is below one.
   DR_HD scalar_t weight_scale(int64_t pixel) const {
     const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
     int marked = 0;
@@ -288,7 +292,7 @@ struct AntialiasBackwardImage {
       if (!place.neighbour(side, &axis, &direction, &other)) continue;
       marked += in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] != 0 ? 1 : 0;
     }
-    if (marked <= 2) return 1;
+    if (marked <= 1) return 1;
     PixelPairs<scalar_t> pairs;
     gather_pairs(in, pixel, &pairs);
     return pairs.scale();
@@ -299,7 +303,6 @@ struct AntialiasBackwardImage {
 // J_m = <G_p, C_m - C_p>:   grad_a_m = J_m where N = 1, else (J_m - sum_k a_k J_k / N) / N.
 // With D = l_x^2 + l_y^2 and other axis b, alpha = n_a^2 (1/2 - t) = (l_a^2 / 2 + u l_c l_a) / D:
 //   grad_l_a = (l_a + u l_c - 2 alpha l_a) / D,   grad_l_b = -2 alpha l_b / D,   grad_l_c = u l_a / D
-// and where t is fixed at 0 or 1, alpha = +-l_a^2 / (2 D):   grad_l_a = (+-l_a - 2 alpha l_a) / D,   grad_l_b as above.
 // Then l = p_i x p_j and p = ((x - fx w) W/2, -(y - fy w) H/2, w).
 template <class scalar_t>
 struct AntialiasBackwardPositions {
@@ -339,12 +342,10 @@ struct AntialiasBackwardPositions {
     const scalar_t across = pair.axis == 0 ? pair.line.y : pair.line.x;
     const scalar_t grad_alpha = grad_weight * pair.sign * reciprocal_or_zero(along * along + across * across);
     const scalar_t alpha = pair.weight * pair.sign;
-    const scalar_t moving = pair.fixed ? scalar_t(0) : pair.step;
-    const scalar_t still = pair.fixed && pair.t > 0 ? scalar_t(-1) : scalar_t(1);
-    const scalar_t grad_along = grad_alpha * (still * along + moving * pair.line.z - 2 * alpha * along);
+    const scalar_t grad_along = grad_alpha * (along + pair.step * pair.line.z - 2 * alpha * along);
     const scalar_t grad_across = -2 * grad_alpha * alpha * across;
     const Vec3<scalar_t> grad_line{pair.axis == 0 ? grad_along : grad_across, pair.axis == 0 ? grad_across : grad_along,
-                                   grad_alpha * moving * along};
+                                   grad_alpha * pair.step * along};
     Vec3<scalar_t> grad_p[2] = {{0, 0, 0}, {0, 0, 0}};
     cross_backward(pair.ends[0], pair.ends[1], grad_line, &grad_p[0], &grad_p[1]);
     int32_t index[3];

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
+import numpy
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
@@ -70,7 +71,7 @@ def check_triangles(function: str, value: object, like: torch.Tensor, argument: 
     if value.dim() != 2 or value.shape[1] != 3:
         hint = "Transpose it?" if value.dim() == 2 and value.shape[0] == 3 else ""
         fail(ValueError, function, argument, "have shape (T, 3)", shape_text(value), hint)
-    check_same_type(function, argument, value, "the other input", like)
+    check_same_type(function, argument, value, "what it indexes", like)
     return value
 
 
@@ -82,6 +83,22 @@ def check_vertex_range(function: str, triangles: torch.Tensor, count: int, owner
     if low < 0 or high >= count:
         wrong = low if low < 0 else high
         raise ValueError(f"{function}: triangles refers to vertex {wrong} but {owner} has {count} vertices.")
+
+
+def check_triangle_id(function: str, argument: str, triangle_id: torch.Tensor) -> None:
+    """Ids as `rasterize` makes them: (B, H, W) int32."""
+    check_tensor(function, argument, triangle_id)
+    if triangle_id.dtype != torch.int32:
+        fail(TypeError, function, argument, "be int32", str(triangle_id.dtype))
+    if triangle_id.dim() != 3:
+        fail(ValueError, function, argument, "have shape (B, H, W)", shape_text(triangle_id))
+
+
+def check_pixels(function: str, argument: str, value: torch.Tensor, triangle_id: torch.Tensor, channels: int) -> None:
+    """One vector of `channels` numbers for every pixel of `triangle_id`."""
+    if tuple(value.shape) != (*triangle_id.shape, channels):
+        expected = f"have shape {shape_text(triangle_id)[:-1]}, {channels})"
+        fail(ValueError, function, argument, expected, shape_text(value))
 
 
 def check_rows(function: str, triangles: torch.Tensor, triangle_id: torch.Tensor) -> None:
@@ -104,8 +121,8 @@ def check_choice(function: str, argument: str, value: object, choices: Sequence[
 def check_resolution(function: str, value: object) -> tuple[int, int]:
     """(height, width), both at least 1."""
     if not isinstance(value, (tuple, list, torch.Size)) or len(value) != 2:
-        fail(ValueError, function, "resolution", "be (height, width)", repr(value))
-    height, width = value
+        fail(ValueError, function, "resolution", "be a tuple (height, width)", repr(value))
+    height, width = (size.__index__() if isinstance(size, numpy.integer) else size for size in value)
     for name, size in (("height", height), ("width", width)):
         if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
             fail(TypeError, function, name, "be an int", type(size).__name__)

@@ -12,7 +12,7 @@ Environment:
   DIFFRENDER_CUDA        0 = never, 1 = always (an error without nvcc), unset = when nvcc is found
   CUDA_HOME              where bin/nvcc is; otherwise PATH is searched
   TORCH_CUDA_ARCH_LIST   as in torch: "8.0;9.0+PTX"; default: all of DEFAULT_CUDA_ARCHS that nvcc knows, plus PTX
-  DIFFRENDER_LEVELS      a subset of "baseline avx2 avx512"; default "baseline avx2"
+  DIFFRENDER_LEVELS      a subset of "baseline avx2 avx512"; default: the better of the first two that this machine runs
   DIFFRENDER_CXXFLAGS    extra compiler and linker flags, e.g. "-g -fsanitize=address"
 """
 
@@ -48,7 +48,7 @@ LEVEL_FLAGS = {
     "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
 }
 # AVX-512 is built on request only: blocks of kLanes = 8 floats fill an AVX2 register; no gain was measured.
-DEFAULT_LEVELS = ("baseline", "avx2")
+DEFAULT_LEVELS = ("baseline", "avx2")  # what a wheel for any machine needs; see chosen_levels
 # No fast-math and no contraction: both devices and all levels have to agree on coverage bit for bit. The two -fno flags
 # drop errno and trap bookkeeping only, which changes no result.
 CXX_FLAGS = [
@@ -152,7 +152,16 @@ def chosen_levels() -> list[str]:
     unknown = [level for level in asked if level not in LEVEL_FLAGS]
     if unknown:
         raise BuildError(f"DIFFRENDER_LEVELS must name levels of {', '.join(LEVEL_FLAGS)}, got {', '.join(unknown)}.")
-    return [level for level in LEVEL_FLAGS if level in (asked or DEFAULT_LEVELS)]
+    return [level for level in LEVEL_FLAGS if level in (asked or (this_level(),))]
+
+
+def this_level() -> str:
+    """The best of DEFAULT_LEVELS that this machine runs: a build from source is for the machine that it is built on."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return DEFAULT_LEVELS[0]
+    return "avx2" if {"avx2", "fma", "bmi1", "bmi2", "f16c"} <= flags else "baseline"
 
 
 # ---- CUDA

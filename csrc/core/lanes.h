@@ -93,7 +93,7 @@ DR_HD Vector odd_lanes(const Vector& low, const Vector& high) {
 // Bit l is set where lane l of a mask is.
 DR_HD uint32_t lane_bits(const IntLanes& mask) {
 #if defined(__AVX__)
-  using Floats = float __attribute__((vector_size(32)));
+  using Floats = float __attribute__((vector_size(32), aligned(4), may_alias));
   return static_cast<uint32_t>(__builtin_ia32_movmskps256(reinterpret_cast<const Floats&>(mask)));
 #else
   uint32_t bits = 0;

@@ -104,6 +104,7 @@ inline int64_t scatter_chunks(int64_t contributions, int64_t target_size) {
 
 template <class scalar_t, class F>
 void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functor, int64_t contributions = -1) {
+  if (n <= 0 || grad.numel() == 0) return;
   const int64_t target_size = grad.numel() / targets;
   const int64_t items = n / targets;
   const int64_t chunks = scatter_chunks((contributions < 0 ? n : contributions) / targets, target_size);

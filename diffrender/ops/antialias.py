@@ -72,6 +72,7 @@ def antialias(
     if not isinstance(fragments, Fragments):
         _checks.fail(TypeError, "antialias", "fragments", "be the result of rasterize", type(fragments).__name__)
     triangle_id = fragments.triangle_id
+    _checks.check_triangle_id("antialias", "fragments.triangle_id", triangle_id)
     if colors.dim() != 4 or tuple(colors.shape[:3]) != tuple(triangle_id.shape):
         expected = f"have shape {_checks.shape_text(triangle_id)[:-1]}, C)"
         _checks.fail(ValueError, "antialias", "image", expected, _checks.shape_text(colors))

@@ -68,6 +68,8 @@ def interpolate(
     if not isinstance(fragments, Fragments):
         _checks.fail(TypeError, "interpolate", "fragments", "be the result of rasterize", type(fragments).__name__)
     triangle_id, barycentrics = fragments.triangle_id, fragments.barycentrics
+    _checks.check_triangle_id("interpolate", "fragments.triangle_id", triangle_id)
+    _checks.check_pixels("interpolate", "fragments.barycentrics", barycentrics, triangle_id, 2)
     _checks.check_same_type("interpolate", "attributes", values, "fragments", barycentrics)
     indices = _checks.check_triangles("interpolate", triangles, values)
     _checks.check_vertex_range("interpolate", indices, values.shape[1], "attributes")
@@ -83,6 +85,7 @@ def interpolate(
     if fragments.derivatives is None:
         expected = "come from rasterize(..., derivatives=True) if derivatives are asked for"
         _checks.fail(ValueError, "interpolate", "fragments", expected, "fragments without derivatives")
+    _checks.check_pixels("interpolate", "fragments.derivatives", fragments.derivatives, triangle_id, 4)
     picked = values if channels is None else values[..., channels]
     slopes = [
         _Interpolate.apply(picked, indices, triangle_id, fragments.derivatives[..., axis::2], 0.0) for axis in (0, 1)
@@ -95,8 +98,12 @@ def _derivative_channels(derivatives: str | Sequence[int], count: int) -> list[i
     if isinstance(derivatives, str):
         _checks.check_choice("interpolate", "derivatives", derivatives, ("all",))
         return None
-    channels = [int(channel) for channel in derivatives]
+    if not isinstance(derivatives, (list, tuple)):
+        _checks.fail(TypeError, "interpolate", "derivatives", 'be "all" or a list of channels', repr(derivatives))
+    channels = list(derivatives)
     for channel in channels:
+        if isinstance(channel, bool) or not isinstance(channel, int):
+            _checks.fail(TypeError, "interpolate", "derivatives", "list channels as ints", repr(channel))
         if not -count <= channel < count:
             _checks.fail(ValueError, "interpolate", "derivatives", f"list channels below {count}", str(channel))
     return channels

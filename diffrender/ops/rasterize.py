@@ -101,6 +101,8 @@ def _rasterize_with_driver(
     indices = _checks.check_triangles("rasterize", triangles, positions)
     _checks.check_vertex_range("rasterize", indices, positions.shape[1], "clip_positions")
     _checks.check_choice("rasterize", "cull", cull, tuple(_CULL))
+    if not isinstance(derivatives, bool):
+        _checks.fail(TypeError, "rasterize", "derivatives", "be True or False", repr(derivatives))
     batch = positions.shape[0]
     if ranges is not None:
         ranges = _check_ranges(ranges, positions, indices.shape[0])
@@ -110,12 +112,13 @@ def _rasterize_with_driver(
         if not isinstance(beneath, Fragments):
             _checks.fail(TypeError, "rasterize", "beneath", "be the result of rasterize", type(beneath).__name__)
         beneath_id = beneath.triangle_id
+        _checks.check_triangle_id("rasterize", "beneath.triangle_id", beneath_id)
         if tuple(beneath_id.shape) != (batch, height, width):
             expected = f"have fragments of shape ({batch}, {height}, {width})"
             _checks.fail(ValueError, "rasterize", "beneath", expected, _checks.shape_text(beneath_id))
         _checks.check_same_type("rasterize", "beneath", beneath_id, "clip_positions", positions)
     triangle_id, barycentrics, depth, gradients = _Rasterize.apply(
-        positions, indices.to(torch.int32), ranges, beneath_id, height, width, _CULL[cull], bool(derivatives), driver
+        positions, indices.to(torch.int32), ranges, beneath_id, height, width, _CULL[cull], derivatives, driver
     )
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
 

@@ -23,8 +23,8 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
     Returns:
         (T, 3) int32. Entry [t, k] belongs to the edge opposite corner k of triangle t, between corners k + 1 and k + 2.
         It is 3 * u + m, where u is the other triangle at that edge and m the corner of u that lies opposite to it; -1
-        where there is none: borders, edges of three or more triangles, and all edges of a triangle that uses a vertex
-        twice.
+        where there is none: borders, edges of three or more triangles (thus all edges of faces listed twice), and all
+        edges of a triangle that uses a vertex twice.
 
     Raises:
         TypeError, ValueError: a wrong type or shape, or (on the CPU) an index outside of `positions`.
@@ -41,6 +41,7 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
             expected = "have shape (V, D) or (B, V, D)"
             _checks.fail(ValueError, "edge_topology", "positions", expected, _checks.shape_text(positions))
     indices = _checks.check_triangles("edge_topology", triangles, triangles if positions is None else positions)
+    _checks.check_vertex_range("edge_topology", indices, 2**31 - 1, "an index array of int32")
     if positions is not None:
         _checks.check_vertex_range("edge_topology", indices, positions.shape[-2], "positions")
         positions = positions.detach()

@@ -7,8 +7,8 @@ exit edge; if that is an inner edge, into the triangle across and out of that on
 Points that the definition leaves open, as decided here:
   * With f_k = s e_k (positive inside, whatever the winding) edge k can be the exit where f_k falls along u; it is
     crossed at t_k = f_k(0) / (f_k(0) - f_k(u)). Of those with t_k >= -1/16 the smallest is the exit, of equal ones the
-    lowest k. Snapping moves coverage by up to 1/256 pixel, so t_k may lie a hair outside of [0, 1]: it is clamped, and
-    then does not move. Further behind lie edges that run along the pair; beyond 1 + 1/16 the other centre is inside of
+    lowest k. Snapping moves coverage by up to 1/256 pixel, so t_k may lie a hair outside of [0, 1]: the weight goes on
+    growing there. Further behind lie edges that run along the pair; beyond 1 + 1/16 the other centre is inside of
     the triangle: the pair is inactive.
   * A walk that comes to the other pixel's triangle, or looks at more than 16 triangles, is inactive.
   * An edge that projects to no line (l_x = l_y = 0) gives weight 0.
@@ -37,10 +37,11 @@ def antialias(image, fragments, clip_positions, triangles, topology):
         pairs = neighbour_pairs(triangle_id, axis)
         owner, other, direction = choose_owner(pairs, triangle_id, positions, triangles, scalar)
         alpha = pair_weight(owner, other, direction, axis, triangle_id, positions, triangles, topology)
-        to_owner = (alpha > 0)[:, None]
+        to_owner = (alpha >= 0)[:, None]
         receiver.append(torch.where(to_owner, owner, other))
         giver.append(torch.where(to_owner, other, owner))
-        weight.append(alpha.abs())
+        # Not abs(): an edge half way between the centres has weight 0 but moves.
+        weight.append(torch.where(alpha >= 0, alpha, -alpha))
     receiver, giver, weight = torch.cat(receiver), torch.cat(giver), torch.cat(weight)
 
     # Convex mix: the weights that a pixel receives are scaled down where they add up to more than one.
@@ -88,7 +89,7 @@ def pair_weight(owner, other, direction, axis, triangle_id, positions, triangles
         homogeneous_pixel(positions, owner, start, size), homogeneous_pixel(positions, owner, end, size)
     )
     at_owner, fall = sign * line[:, 2], -sign * direction * line[:, axis]
-    distance = (torch.where(active, at_owner, 0.0) / torch.where(active, fall, 1.0)).clamp(0, 1)
+    distance = torch.where(active, at_owner, 0.0) / torch.where(active, fall, 1.0)
     squared = line[:, 0] ** 2 + line[:, 1] ** 2
     usable = active & (squared > 0)
     normal = torch.where(usable, line[:, axis] ** 2, 0.0) / torch.where(usable, squared, 1.0)
