@@ -22,18 +22,19 @@ from diffrender.io import image_to_uint8, save_image, save_mesh, save_video, vid
 from diffrender.renderer import Renderer
 
 F_SCORE_THRESHOLD = 0.01
+SURFACE_SAMPLES = 100_000
 _CLAY = (0.85, 0.60, 0.42)
 _STEEL = (0.45, 0.58, 0.75)
 
 
-def measure(mesh: Mesh, source: Mesh, fitted: Pictures, unseen: Pictures, *, samples: int = 100_000) -> dict[str, Any]:
-    """Figures of one mesh against the source (both of size 1, `samples` points on each) and against the pictures."""
+def measure(mesh: Mesh, source: Mesh, fitted: Pictures, unseen: Pictures) -> dict[str, Any]:
+    """Figures of one mesh against the source (both of size 1) and against the pictures."""
     with torch.no_grad():
         of_fitted = photograph(mesh, fitted.cameras, fitted.scene_radius)
         of_unseen = photograph(mesh, unseen.cameras, unseen.scene_radius)
         differences = of_fitted.difference(fitted).tolist()
         unseen_differences = of_unseen.difference(unseen).tolist()
-    distance = metrics.surface_distance(mesh, source, threshold=F_SCORE_THRESHOLD, samples=samples)
+    distance = _surface_distance(mesh, source)
     iou = metrics.mask_iou(of_unseen.mask, unseen.mask).tolist()
     names = ("silhouette", "depth", "shading")
     return {
@@ -49,7 +50,7 @@ def measure(mesh: Mesh, source: Mesh, fitted: Pictures, unseen: Pictures, *, sam
 
 def chamfer_floor(source: Mesh) -> float:
     """The Chamfer distance that a perfect result would get: between two samplings of the source."""
-    return metrics.surface_distance(source, source, threshold=F_SCORE_THRESHOLD).chamfer
+    return _surface_distance(source, source).chamfer
 
 
 def clay_render(mesh: Mesh, cameras: Camera, color: tuple[float, float, float] = _CLAY) -> Tensor:
@@ -205,6 +206,10 @@ def _markdown(report: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _surface_distance(mesh: Mesh, source: Mesh) -> metrics.SurfaceDistance:
+    return metrics.surface_distance(mesh, source, threshold=F_SCORE_THRESHOLD, samples=SURFACE_SAMPLES)
 
 
 def _grid(rows: list[Tensor]) -> Tensor:

@@ -13,11 +13,16 @@ import pytest
 import torch
 
 import diffrender as dr
-from diffrender import cli
+from diffrender import cli, fit_report
 
 ROOT = Path(__file__).resolve().parent.parent
 STAR_KNOT = ROOT / "assets" / "star_knot.obj"
 QUICK = ["--views", "5", "--size", "48", "--threads", "1", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def _fewer_samples(monkeypatch):
+    monkeypatch.setattr(fit_report, "SURFACE_SAMPLES", 5_000)
 
 
 def run(*arguments: object) -> int:
@@ -146,23 +151,51 @@ def test_the_module_runs_and_explains_itself():
     assert "recovers its shape from those pictures alone" in " ".join(result.stdout.split())
 
 
-def test_ctrl_c_stops_cleanly_with_what_there_is(tmp_path):
+def press_ctrl_c_at(step: int, times: int, monkeypatch) -> None:
+    """Makes the progress bar raise SIGINT when it hears of that step."""
+    update = cli._Progress.update
+
+    def and_interrupt(self, number, difference):
+        update(self, number, difference)
+        if number == step:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cli._Progress, "update", and_interrupt)
+
+
+def test_ctrl_c_stops_cleanly_with_what_there_is(tmp_path, capsys, monkeypatch, set_threads):
+    press_ctrl_c_at(5, 1, monkeypatch)
+    assert run("--mesh", STAR_KNOT, "--out", tmp_path, "--steps", 1000, *QUICK) == 130
+    printed = capsys.readouterr()
+    assert printed.err == "Stopped after 5 of 1000 steps; writing what there is.\n"
+    assert "Chamfer distance" in printed.out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["interrupted"], report["steps"]) == (True, 5)
+    assert report["final"]["image_error"]["silhouette"] < report["start"]["image_error"]["silhouette"]
+    assert (tmp_path / "after.png").is_file()
+    assert "stopped early" in (tmp_path / "report.md").read_text()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path, capsys, monkeypatch, set_threads):
+    press_ctrl_c_at(2, 2, monkeypatch)
+    assert run("--mesh", STAR_KNOT, "--out", tmp_path, "--steps", 1000, *QUICK) == 130
+    assert capsys.readouterr().err == "diffrender fit: interrupted.\n"
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_ctrl_c_reaches_the_command_from_outside(tmp_path):
+    """As from a terminal: no traceback, and a report, whatever the command is doing at that moment."""
     command = [sys.executable, "-m", "diffrender", "fit", "--mesh", str(STAR_KNOT), "--out", str(tmp_path / "out")]
     command += ["--views", "4", "--size", "48", "--steps", "100000", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as job:
-        # The folder is made just before the work starts; then let it take some steps.
         deadline = time.monotonic() + 120
         while not (tmp_path / "out").is_dir() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(4)
+            time.sleep(0.05)
         job.send_signal(signal.SIGINT)
-        output, errors = job.communicate(timeout=120)
+        _, errors = job.communicate(timeout=120)
     assert job.returncode == 130, errors
     assert "Traceback" not in errors
     assert "of 100000 steps; writing what there is" in errors
-    assert "Chamfer distance" in output
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["interrupted"]
-    assert 0 < report["steps"] < 100000
-    assert (tmp_path / "out" / "after.png").is_file()
-    assert "stopped early" in (tmp_path / "out" / "report.md").read_text()
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["interrupted"]

@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +22,10 @@ needs_spot = pytest.mark.skipif(not SPOT.is_file(), reason=f"needs {SPOT} (set D
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(set_threads):
+def _small_and_single_threaded(set_threads, monkeypatch):
     """At these sizes a second thread brings nothing, and on a busy machine waiting for it costs a lot."""
     set_threads(1)
+    monkeypatch.setattr(fit_report, "SURFACE_SAMPLES", 10_000)
 
 
 def prepare(path: Path, size: int, views: int = 16) -> tuple[dr.Mesh, fit.Pictures, fit.Pictures]:
@@ -135,8 +138,8 @@ def test_a_short_run_comes_much_closer(path):
     """A quarter of the steps at a quarter of the size, a few seconds: the code of the full run, which goes further."""
     source, fitted, unseen = prepare(path, size=64)
     recovery = fit.recover(fitted, SHORT)
-    start = fit_report.measure(recovery.snapshots[0], source, fitted, unseen, samples=10_000)
-    final = fit_report.measure(recovery.mesh, source, fitted, unseen, samples=10_000)
+    start = fit_report.measure(recovery.snapshots[0], source, fitted, unseen)
+    final = fit_report.measure(recovery.mesh, source, fitted, unseen)
     assert recovery.steps == len(recovery.history) == 240
     assert final["chamfer"] < start["chamfer"] / 6
     assert min(final["silhouette_iou_unseen"]) > 0.7
@@ -195,3 +198,13 @@ def test_the_asset_is_a_closed_sphere_of_a_moderate_size():
     _, fitted, _ = prepare(STAR_KNOT, size=64)
     ball = fit.photograph(geometry.icosphere(4, radius=0.5), fitted.cameras, fitted.scene_radius)
     assert dr.metrics.mask_iou(ball.mask, fitted.mask).max() < 0.6
+
+
+@pytest.mark.slow
+def test_the_asset_is_what_its_script_makes(tmp_path):
+    script = ROOT / "tools" / "make_assets.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, script, tmp_path], check=True, env=environment, capture_output=True)
+    made, kept = dr.load_mesh(tmp_path / "star_knot.obj"), dr.load_mesh(STAR_KNOT)
+    assert torch.equal(made.triangles, kept.triangles)
+    torch.testing.assert_close(made.vertices, kept.vertices, atol=2e-5, rtol=0)
