@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from diffrender import fit, fit_report
+from diffrender import fit, fit_report, info
 from diffrender._extras import require
 from diffrender.geometry import Mesh
 from diffrender.io import load_mesh
@@ -26,6 +26,7 @@ from diffrender.io import load_mesh
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130  # what shells report for a command that SIGINT ended
 UNSEEN_VIEWS = 4
+MOST_PIXELS = 4096  # sides of the fitted pictures
 
 
 class InputError(Exception):
@@ -63,19 +64,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--mesh", required=True, metavar="FILE", help="source mesh: .obj, .ply, .glb, .stl or .off")
     command.add_argument("--out", required=True, metavar="DIR", help="folder for the results; made where missing")
-    command.add_argument("--views", type=_at_least(1), default=16, help="fitted views (default %(default)s)")
+    command.add_argument("--views", type=_whole(1, 10_000), default=16, help="fitted views (default %(default)s)")
     command.add_argument(
         "--size", type=_even, default=256, help="picture sides in pixels, even and at least 16 (default %(default)s)"
     )
     command.add_argument(
-        "--steps", type=_at_least(0), default=fit.FitSettings.steps, help="gradient steps (default %(default)s)"
+        "--steps", type=_whole(0, 10**9), default=fit.FitSettings.steps, help="gradient steps (default %(default)s)"
     )
-    command.add_argument("--seed", type=int, default=0, help="of the order of views (default %(default)s)")
-    command.add_argument("--threads", type=_at_least(1), default=None, help="CPU threads (default: what torch chooses)")
+    command.add_argument(
+        "--seed", type=_whole(-(2**63), 2**63 - 1), default=0, help="of the order of views (default %(default)s)"
+    )
+    command.add_argument(
+        "--threads", type=_whole(1, 1024), default=None, help="CPU threads (default: what torch chooses)"
+    )
     command.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
     command.add_argument("--quiet", action="store_true", help="no progress bar")
     command.set_defaults(run=_run_fit)
+
+    command = commands.add_parser("info", help="versions, devices and kernels: what is installed, built and loaded")
+    command.set_defaults(run=_run_info)
     return parser
+
+
+def _run_info(_: argparse.Namespace) -> int:
+    info.main()
+    return 0
 
 
 def _run_fit(options: argparse.Namespace) -> int:
@@ -171,7 +184,9 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"--device must be cpu or cuda, got {name!r}.") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be cpu or cuda, got {name!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device must be cpu on this machine, got 'cuda': torch finds no CUDA device.")
     return device
@@ -240,11 +255,11 @@ class _Progress:
         self._bar.update(self._task, completed=step, difference=text)
 
 
-def _at_least(least: int) -> Any:
+def _whole(least: int, most: int) -> Any:
     def parse(text: str) -> int:
         value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be from {least} to {most}, got {value}")
         return value
 
     parse.__name__ = "integer"  # argparse names the type in its message
@@ -253,8 +268,8 @@ def _at_least(least: int) -> Any:
 
 def _even(text: str) -> int:
     value = int(text)
-    if value < 16 or value % 2:
-        raise argparse.ArgumentTypeError(f"must be even and at least 16, got {value}")
+    if not 16 <= value <= MOST_PIXELS or value % 2:
+        raise argparse.ArgumentTypeError(f"must be even and from 16 to {MOST_PIXELS}, got {value}")
     return value
 
 

@@ -123,8 +123,11 @@ def test_wrong_input_is_one_line_and_exit_code_2(tmp_path, capsys, case):
     ("arguments", "message"),
     [
         (["fit", "--out", "x"], "the following arguments are required: --mesh"),
-        (["fit", "--mesh", "a.obj", "--out", "x", "--size", "47"], "must be even and at least 16, got 47"),
-        (["fit", "--mesh", "a.obj", "--out", "x", "--steps", "-1"], "must be at least 0, got -1"),
+        (["fit", "--mesh", "a.obj", "--out", "x", "--size", "47"], "must be even and from 16 to 4096, got 47"),
+        (["fit", "--mesh", "a.obj", "--out", "x", "--size", "1000000"], "from 16 to 4096, got 1000000"),
+        (["fit", "--mesh", "a.obj", "--out", "x", "--seed", str(10**30)], "must be from -9223372036854775808"),
+        (["fit", "--mesh", "a.obj", "--out", "x", "--threads", "0"], "must be from 1 to 1024, got 0"),
+        (["fit", "--mesh", "a.obj", "--out", "x", "--steps", "-1"], "must be from 0 to 1000000000, got -1"),
         (["fit", "--mesh", "a.obj", "--out", "x", "--views", "many"], "invalid integer value: 'many'"),
         (["paint"], "invalid choice: 'paint'"),
         ([], "the following arguments are required: COMMAND"),
