@@ -75,7 +75,10 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=_whole(-(2**63), 2**63 - 1), default=0, help="of the order of views (default %(default)s)"
     )
     command.add_argument(
-        "--threads", type=_whole(1, 1024), default=None, help="CPU threads (default: what torch chooses)"
+        "--threads",
+        type=_whole(1, 1024),
+        default=1,
+        help="CPU threads (default %(default)s; while other programs use the cores, more of them are far slower)",
     )
     command.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
     command.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -102,8 +105,7 @@ def _run_fit(options: argparse.Namespace) -> int:
             folder = _output_folder(options.out)
         except (ValueError, OSError, ImportError) as error:
             raise InputError(str(error)) from error
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
+        torch.set_num_threads(options.threads)
 
         source = source.to(device)
         scene_radius = float(source.vertices.norm(dim=-1).max())
