@@ -121,7 +121,7 @@ def check_choice(function: str, argument: str, value: object, choices: Sequence[
 def check_resolution(function: str, value: object) -> tuple[int, int]:
     """(height, width), both at least 1."""
     if not isinstance(value, (tuple, list, torch.Size)) or len(value) != 2:
-        fail(ValueError, function, "resolution", "be a tuple (height, width)", repr(value))
+        fail(ValueError, function, "resolution", "be (height, width)", repr(value))
     height, width = (size.__index__() if isinstance(size, numpy.integer) else size for size in value)
     for name, size in (("height", height), ("width", width)):
         if isinstance(size, bool) or not isinstance(size, (int, torch.SymInt)):
