@@ -18,6 +18,7 @@ from .lights import (  # noqa: E402
     SpotLight,
     pack_lights,
 )
+from .materials import Material, MaterialSample  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.build_mips import build_mips  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
@@ -40,6 +41,8 @@ __all__ = [
     "Camera",
     "DirectionalLight",
     "Fragments",
+    "Material",
+    "MaterialSample",
     "Mesh",
     "PackedLights",
     "PointLight",
