@@ -1,11 +1,11 @@
 """Materials: a plain container of the constants and textures of a glTF 2.0 metallic-roughness surface.
 
     material = dr.Material(albedo=torch.rand(256, 256, 3), roughness=0.4)
-    surface = material.evaluate(texcoords, texcoord_derivatives)
-    image = dr.shade_metallic_roughness(positions, normals, surface.albedo, surface.metallic, surface.roughness, lights, ...)
+    at = material.evaluate(texcoords, texcoord_derivatives)
+    image = dr.shade_metallic_roughness(positions, normals, at.albedo, at.metallic, at.roughness, lights, ...)
 
-Every property is a constant or a texture, times a constant factor, as in glTF. All tensors are linear: `from_gltf` takes
-pictures as they are stored and decodes those that are sRGB. Shapes, with C the channels of the property:
+Every property is a constant or a texture, times a constant factor, as in glTF. All tensors are linear: `from_gltf`
+takes pictures as they are stored and decodes those that are sRGB. Shapes, with C the channels of the property:
 
     a number, (C,)      constant            (B, C)           a constant for each item of the batch
     (Ht, Wt, C)         texture, shared     (B, Ht, Wt, C)   a texture for each item
