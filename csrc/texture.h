@@ -67,7 +67,6 @@ struct TextureTaps {
   int32_t column[kTextureBlock], row[kTextureBlock];        // of tap 0 of a square; the faces of a cube follow in rows
   scalar_t x[kTextureBlock], y[kTextureBlock];              // fractions
   scalar_t slope_x[kTextureBlock], slope_y[kTextureBlock];  // d(x)/d(u), d(y)/d(v)
-  bool all_texels;                                          // no tap of the block is negative
 };
 
 // log2 to the precision of its type for normal positive numbers, without branches: the mantissa m in [sqrt(1/2),
@@ -362,20 +361,6 @@ struct TextureSampler {
   }
 };
 
-// The bilinear mixes of a block of one channel.
-template <class scalar_t>
-DR_HD void mix_block(const scalar_t* texels, const TextureTaps<scalar_t>& taps, int n, scalar_t* values) {
-  scalar_t t[4][kTextureBlock];
-  for (int i = 0; i < n; ++i) {
-    for (int k = 0; k < 4; ++k) t[k][i] = texels[taps.tap[k][i]];
-  }
-#pragma omp simd
-  for (int i = 0; i < n; ++i) {
-    const scalar_t low = t[0][i] + taps.x[i] * (t[1][i] - t[0][i]), high = t[2][i] + taps.x[i] * (t[3][i] - t[2][i]);
-    values[i] = low + taps.y[i] * (high - low);
-  }
-}
-
 // values = bilinear mixes of the levels, as a + f (b - a): a constant texture gives exactly its constant.
 template <class scalar_t, class Mapping, int kChannels, bool kMips>
 struct TextureForward {
@@ -393,12 +378,6 @@ struct TextureForward {
       for (int32_t index = 0; index < count; ++index) {
         for (int step = 0; step < (sampler.blends() ? 2 : 1); ++step) {
           sampler.find(block, n, index, step, &taps);
-          if constexpr (kChannels == 1 && !kMips) {
-            if (taps.all_texels) {
-              mix_block(sampler.texels(item, block, 0, step), taps, n, values + first);
-              continue;
-            }
-          }
           for (int i = 0; i < n; ++i) {
             const scalar_t* const texels = sampler.texels(item, block, i, step);
             scalar_t* const out = values + (first + i) * channels;

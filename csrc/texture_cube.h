@@ -121,7 +121,6 @@ struct CubeMapping {
   // Bilinear between texels of one face, or of two faces at a seam; off a corner of the cube there is no texel.
   DR_HD void linear(const scalar_t* u, const scalar_t* v, const int32_t* face, int n, const int32_t* width,
                     const int32_t*, TextureTaps<scalar_t>* taps) const {
-    taps->all_texels = true;
     for (int i = 0; i < n; ++i) {
       const int32_t size = width[i], last = size - 1;
       const scalar_t scale = static_cast<scalar_t>(size);
@@ -158,7 +157,6 @@ struct CubeMapping {
         any |= tap;
       }
       taps->regular[i] = any < 0 ? any : 0;
-      taps->all_texels = taps->all_texels && any >= 0;
     }
   }
 

@@ -4,6 +4,7 @@
 #include "core/launch.h"
 #include "core/tensor.h"
 #include "texture.h"
+#include "texture_linear_cpu.h"
 #include "texture_scatter_cpu.h"
 
 namespace diffrender {
@@ -44,15 +45,18 @@ TextureLevels<scalar_t> texture_levels(const TextureShape& shape, const Tensor& 
 
 // Calls f with the channel count as a compile-time constant where it is a common one, 0 elsewhere. Cubes are mostly
 // colours.
-template <bool kPlane, class F>
+template <bool kFew, class F>
 void dispatch_texture_channels(int64_t channels, const F& f) {
-  if constexpr (!kPlane) {
+  if constexpr (kFew) {
     if (channels == 3) return f(std::integral_constant<int, 3>());
     return f(std::integral_constant<int, 0>());
   }
   switch (channels) {
     case 1:
       f(std::integral_constant<int, 1>());
+      break;
+    case 2:
+      f(std::integral_constant<int, 2>());
       break;
     case 3:
       f(std::integral_constant<int, 3>());
@@ -66,6 +70,9 @@ void dispatch_texture_channels(int64_t channels, const F& f) {
   }
 }
 
+template <class scalar_t, class Mapping, int kChannels, bool kMips>
+constexpr bool kHasSquares = std::is_same_v<scalar_t, float> && Mapping::kCoordinates == 2 && kChannels > 0 && !kMips;
+
 template <class scalar_t, class Mapping, bool kMips>
 void texture_forward(const TextureSampler<scalar_t, Mapping, kMips>& sampler, const Tensor& values, int64_t lookups) {
   scalar_t* const out = mutable_data<scalar_t>(values);
@@ -75,8 +82,16 @@ void texture_forward(const TextureSampler<scalar_t, Mapping, kMips>& sampler, co
       return;
     }
   }
-  dispatch_texture_channels<Mapping::kCoordinates == 2>(sampler.levels.channels, [&](auto count) {
-    launch(values, lookups, TextureForward<scalar_t, Mapping, decltype(count)::value, kMips>{sampler, out});
+  dispatch_texture_channels<kMips || Mapping::kCoordinates == 3>(sampler.levels.channels, [&](auto count) {
+    constexpr int kChannels = decltype(count)::value;
+    const TextureForward<scalar_t, Mapping, kChannels, kMips> portable{sampler, out};
+    if constexpr (kHasSquares<scalar_t, Mapping, kChannels, kMips>) {
+      if (!values.is_cuda()) {
+        parallel_ranges(lookups, kItemsPerPiece, TextureForwardSquares<Mapping, kChannels>{portable});
+        return;
+      }
+    }
+    launch(values, lookups, portable);
   });
 }
 
@@ -85,10 +100,17 @@ template <class scalar_t, class Mapping, bool kMips>
 void texture_backward_coordinates(const TextureSampler<scalar_t, Mapping, kMips>& sampler, const Tensor& grad_values,
                                   int64_t lookups, scalar_t* grad_coordinates, scalar_t* grad_derivatives,
                                   scalar_t* grad_bias) {
-  dispatch_texture_channels<Mapping::kCoordinates == 2>(sampler.levels.channels, [&](auto count) {
-    launch(grad_values, lookups,
-           TextureBackwardCoordinates<scalar_t, Mapping, decltype(count)::value, kMips>{
-               sampler, data<scalar_t>(grad_values), grad_coordinates, grad_derivatives, grad_bias});
+  dispatch_texture_channels<kMips || Mapping::kCoordinates == 3>(sampler.levels.channels, [&](auto count) {
+    constexpr int kChannels = decltype(count)::value;
+    const TextureBackwardCoordinates<scalar_t, Mapping, kChannels, kMips> portable{
+        sampler, data<scalar_t>(grad_values), grad_coordinates, grad_derivatives, grad_bias};
+    if constexpr (kHasSquares<scalar_t, Mapping, kChannels, kMips>) {
+      if (!grad_values.is_cuda()) {
+        parallel_ranges(lookups, kItemsPerPiece, TextureSlopesOfSquares<Mapping, kChannels>{portable});
+        return;
+      }
+    }
+    launch(grad_values, lookups, portable);
   });
 }
 
@@ -107,9 +129,7 @@ void texture_backward_texels(const TextureSampler<scalar_t, Mapping, kMips>& sam
       tiled.add(level == 0 ? base : mip, level == 0 ? sampler.levels.base_stride : sampler.levels.mips_stride, width,
                 static_cast<int32_t>(shape.level_size(level) / width));
     }
-    TextureScatter<scalar_t, TextureSampler<scalar_t, Mapping, kMips>>(sampler, tiled, data<scalar_t>(grad_values),
-                                                                       shape.batch, lookups)
-        .run();
+    TextureScatter<scalar_t, Mapping, kMips>(sampler, tiled, data<scalar_t>(grad_values), shape.batch, lookups).run();
     return;
   }
   for (const Tensor* grad : {grad_base, grad_mips}) {

@@ -138,8 +138,7 @@ struct PlaneMapping {
     AxisTaps x, y;
     wrap_axis(wrap_u, u, width, n, &x, taps->x, taps->slope_x);
     wrap_axis(wrap_v, v, height, n, &y, taps->y, taps->slope_y);
-    int32_t outside = 0;
-#pragma omp simd reduction(| : outside)
+#pragma omp simd
     for (int i = 0; i < n; ++i) {
       const int32_t x0 = x.first[i], x1 = x.second[i], y0 = y.first[i], y1 = y.second[i], ok = valid[i];
       const int32_t row0 = y0 * width[i], row1 = y1 * width[i], any = x0 | x1 | y0 | y1 | ok;
@@ -152,9 +151,7 @@ struct PlaneMapping {
       taps->regular[i] = any < 0 ? kTapOutside : square;
       taps->column[i] = x0;
       taps->row[i] = y0;
-      outside |= any;
     }
-    taps->all_texels = outside >= 0;
   }
 
   // The texel that a coordinate lies in, -1 = outside.

@@ -3,7 +3,8 @@
 //
 // So the sum on a texel is right to the last digits however many lookups meet there, it is the same for any number of
 // threads, nothing is cleared or summed per thread, and random lookups into a large texture stay within the cache.
-// A tile that very many lookups share is summed in parts, whose number depends on counts alone.
+// A tile that very many lookups share is summed in parts, whose number depends on counts alone. A small texture is a
+// single tile: its lookups are added as they come.
 #pragma once
 
 #include <cstring>
@@ -15,17 +16,24 @@
 
 namespace diffrender {
 
-constexpr int64_t kLookupsPerChunk = 16384, kMaxChunks = 64;
+constexpr int64_t kLookupsPerChunk = 8192, kMaxChunks = 128, kDirectParts = 16;
+constexpr int64_t kDirectBytes = 256 << 10;  // a gradient below this size in double is one tile, and nothing is sorted
 constexpr int64_t kEntriesPerRound = int64_t(1) << 23;  // bounds the memory of the sorted lookups
 constexpr int64_t kEntriesPerPart = int64_t(1) << 16;
 constexpr int64_t kTileBytes = 64 << 10;
 
-// A square of texels, or a single one.
-template <class scalar_t>
+// A square of texels, or a single one, whose weight stands in x.
+template <class scalar_t, bool kMips>
 struct TexelEntry {
   int32_t lookup;  // within its chunk
   int32_t texel;   // tap 0 within its tile; a single texel: -1 - texel
-  scalar_t x, y, weight;
+  scalar_t x, y;
+};
+
+// With mips a square has a share of its own.
+template <class scalar_t>
+struct TexelEntry<scalar_t, true> : TexelEntry<scalar_t, false> {
+  scalar_t weight;
 };
 
 // All levels that take a gradient, cut into tiles.
@@ -36,8 +44,10 @@ struct TiledLevels {
     int64_t item_stride;  // elements
     int32_t width, rows;  // texels; rows of all faces
     int32_t tiles_per_row, first_tile;
+    int64_t first_texel;  // of all levels
   };
   std::vector<Level> levels;
+  int64_t texel_count = 0;
   int32_t shift, tile_count = 0, channels;  // a tile has 2^shift texels a side
 
   explicit TiledLevels(int64_t channel_count) : channels(static_cast<int32_t>(channel_count)) {
@@ -47,24 +57,31 @@ struct TiledLevels {
 
   void add(scalar_t* grad, int64_t item_stride, int32_t width, int32_t rows) {
     const int32_t side = 1 << shift, per_row = (width + side - 1) >> shift, per_column = (rows + side - 1) >> shift;
-    levels.push_back({grad, item_stride, width, rows, per_row, tile_count});
+    levels.push_back({grad, item_stride, width, rows, per_row, tile_count, texel_count});
+    texel_count += static_cast<int64_t>(width) * rows;
     if (grad != nullptr) tile_count += per_row * per_column;
   }
 };
 
-// The entries of a chunk of lookups, sorted by tile.
-template <class scalar_t>
+// The entries of a chunk of lookups in their order, and their runs within one tile, sorted by tile. Neighbouring
+// lookups mostly share their tile, so that runs are few.
+template <class scalar_t, bool kMips>
 struct TexelChunk {
   int64_t target, begin, end;  // lookups
-  std::unique_ptr<TexelEntry<scalar_t>[]> entries;
-  std::unique_ptr<int32_t[]> start;  // [tiles + 1]
+  std::unique_ptr<TexelEntry<scalar_t, kMips>[]> entries;
+  struct Run {
+    int32_t begin, end;  // entries
+  };
+  std::unique_ptr<Run[]> runs;
+  std::unique_ptr<int32_t[]> start;  // [tiles + 1] of the runs of each tile
 };
 
-template <class scalar_t, class Sampler>
+template <class scalar_t, class Mapping, bool kMips>
 class TextureScatter {
  public:
-  using Entry = TexelEntry<scalar_t>;
-  using Chunk = TexelChunk<scalar_t>;
+  using Sampler = TextureSampler<scalar_t, Mapping, kMips>;
+  using Entry = TexelEntry<scalar_t, kMips>;
+  using Chunk = TexelChunk<scalar_t, kMips>;
 
   // `targets` = number of gradients: the batch size, or 1 where the batch shares the texture.
   TextureScatter(const Sampler& sampler, const TiledLevels<scalar_t>& tiled, const scalar_t* grad_values,
@@ -73,6 +90,24 @@ class TextureScatter {
 
   void run() {
     if (targets_ == 0 || tiled_.tile_count == 0 || tiled_.channels == 0) return;
+    const int64_t texels = tiled_.texel_count;
+    if (texels * tiled_.channels * int64_t(sizeof(double)) <= kDirectBytes) {
+      switch (tiled_.channels) {
+        case 1:
+          add_directly<1>(texels);
+          break;
+        case 3:
+          add_directly<3>(texels);
+          break;
+        case 4:
+          add_directly<4>(texels);
+          break;
+        default:
+          add_directly<0>(texels);
+          break;
+      }
+      return;
+    }
     const int64_t per_target = lookups_ / targets_;
     const int64_t count = std::clamp<int64_t>((per_target + kLookupsPerChunk - 1) / kLookupsPerChunk, 1, kMaxChunks);
     const int64_t per_lookup = sampler_.tap_count() * (sampler_.blends() ? 2 : 1);
@@ -98,7 +133,7 @@ class TextureScatter {
       }
       add_tiles(chunks);
       rounds_.clear();
-      for (int64_t i = begin; i < end; ++i) chunks[i].entries.reset(), chunks[i].start.reset();
+      for (int64_t i = begin; i < end; ++i) chunks[i].entries.reset(), chunks[i].runs.reset(), chunks[i].start.reset();
     }
   }
 
@@ -115,56 +150,165 @@ class TextureScatter {
   int64_t targets_, lookups_;
   std::vector<Round> rounds_;
 
+  // A square of texels from `low` on, whose second row starts at `high`.
+  template <int kChannels>
+  static void add_square(double* low, double* high, int channels, double x, double y, double weight,
+                         const scalar_t* g) {
+    const int n = kChannels > 0 ? kChannels : channels;
+    const double w_low = weight * (1 - y), w_high = weight * y;
+    const double w00 = w_low * (1 - x), w10 = w_low * x, w01 = w_high * (1 - x), w11 = w_high * x;
+#pragma omp simd
+    for (int c = 0; c < n; ++c) {
+      const double value = g[c];
+      low[c] += w00 * value;
+      high[c] += w01 * value;
+    }
+#pragma omp simd
+    for (int c = 0; c < n; ++c) {
+      const double value = g[c];
+      low[n + c] += w10 * value;
+      high[n + c] += w11 * value;
+    }
+  }
+
+  // All levels of a small texture in one buffer for each part of the lookups.
+  template <int kChannels>
+  void add_directly(int64_t texels) const {
+    const int n = kChannels > 0 ? kChannels : tiled_.channels;
+    const int64_t per_target = lookups_ / targets_, size = texels * n;
+    const int64_t useful = std::max<int64_t>(per_target / kLookupsPerChunk, 1);
+    const int64_t parts = std::clamp<int64_t>(kDirectParts / targets_, 1, useful);
+    const std::unique_ptr<double[]> sums(new double[parts > 1 ? targets_ * parts * size : 0]);
+    parallel_tasks(targets_ * parts, [&](int64_t task) {
+      const int64_t target = task / parts, part = task % parts;
+      std::unique_ptr<double[]> own;
+      double* buffer = sums.get() + task * size;
+      if (parts == 1) {
+        own.reset(new double[size]);
+        buffer = own.get();
+      }
+      std::memset(buffer, 0, sizeof(double) * size);
+      const int64_t start = target * per_target;
+      sampler_.for_each_footprint(
+          start + part * per_target / parts, start + (part + 1) * per_target / parts,
+          [&](int64_t, int64_t first, int count, const auto& block, const auto& taps, int step) {
+            for (int i = 0; i < count; ++i) {
+              const auto& level = tiled_.levels[sampler_.level(block, i, step)];
+              const scalar_t weight = sampler_.weight(block, i, step);
+              if (level.grad == nullptr || !(weight > 0)) continue;
+              const scalar_t* const g = grad_values_ + (first + i) * n;
+              double* const texel = buffer + level.first_texel * n;
+              if (taps.regular[i] > 0) {
+                double* const low = texel + static_cast<int64_t>(taps.tap[0][i]) * n;
+                add_square<kChannels>(low, low + static_cast<int64_t>(level.width) * n, n, taps.x[i], taps.y[i], weight,
+                                      g);
+                continue;
+              }
+              scalar_t weights[4];
+              tap_weights(taps, i, weight, weights);
+              for (int k = 0; k < 4; ++k) {
+                if (taps.tap[k][i] < 0) continue;
+                double* const single = texel + static_cast<int64_t>(taps.tap[k][i]) * n;
+                const double w = weights[k];
+                for (int c = 0; c < n; ++c) single[c] += w * g[c];
+              }
+            }
+          });
+      if (parts == 1) write_levels(target, buffer);
+    });
+    if (parts == 1) return;
+    parallel_tasks(targets_, [&](int64_t target) {
+      double* const sum = sums.get() + target * parts * size;
+      for (int64_t part = 1; part < parts; ++part) {
+        for (int64_t k = 0; k < size; ++k) sum[k] += sum[part * size + k];
+      }
+      write_levels(target, sum);
+    });
+  }
+
+  void write_levels(int64_t target, const double* sums) const {
+    for (const auto& level : tiled_.levels) {
+      if (level.grad == nullptr) continue;
+      const int64_t size = static_cast<int64_t>(level.width) * level.rows * tiled_.channels;
+      const double* const in = sums + level.first_texel * tiled_.channels;
+      scalar_t* const out = level.grad + target * level.item_stride;
+      for (int64_t k = 0; k < size; ++k) out[k] = static_cast<scalar_t>(in[k]);
+    }
+  }
+
   void sort(Chunk* chunk) const {
-    std::vector<Entry> found;
-    std::vector<int32_t> tiles;
-    int64_t used = 0;
+    struct FoundRun {
+      int32_t tile, begin;
+    };
+    // Kept by each thread: fresh memory would cost more than what is done with it.
+    static thread_local std::vector<Entry> found;
+    static thread_local std::vector<FoundRun> runs;
+    int64_t used = 0, run_count = 0;
+    int32_t last_tile = -1;
     const int32_t side = 1 << tiled_.shift, within = side - 1;
+    chunk->start.reset(new int32_t[tiled_.tile_count + 1]());
+    int32_t* const start = chunk->start.get();
+    const auto push = [&](int32_t tile, const Entry& entry) {
+      if (tile != last_tile) {
+        runs[run_count++] = {tile, static_cast<int32_t>(used)};
+        ++start[tile];
+        last_tile = tile;
+      }
+      found[used++] = entry;
+    };
     sampler_.for_each_footprint(
         chunk->begin, chunk->end, [&](int64_t, int64_t first, int n, const auto& block, const auto& taps, int step) {
           if (used + 4 * n > static_cast<int64_t>(found.size())) {
-            const int64_t capacity =
-                std::max<int64_t>(2 * static_cast<int64_t>(found.size()), chunk->end - chunk->begin + 1024);
-            found.resize(capacity);
-            tiles.resize(capacity);
+            found.resize(std::max<int64_t>(2 * used, 2 * kLookupsPerChunk));
+            runs.resize(found.size());
           }
           for (int i = 0; i < n; ++i) {
             const auto& level = tiled_.levels[sampler_.level(block, i, step)];
             const scalar_t weight = sampler_.weight(block, i, step);
             if (level.grad == nullptr || !(weight > 0)) continue;
-            const int32_t lookup = static_cast<int32_t>(first + i - chunk->begin);
+            Entry entry;
+            entry.lookup = static_cast<int32_t>(first + i - chunk->begin);
+            if constexpr (kMips) entry.weight = weight;
             const int32_t column = taps.column[i] & within, row = taps.row[i] & within;
             if (taps.regular[i] > 0 && column < within && row < within) {
-              tiles[used] = level.first_tile + (taps.row[i] >> tiled_.shift) * level.tiles_per_row +
-                            (taps.column[i] >> tiled_.shift);
-              found[used++] = {lookup, (row << tiled_.shift) + column, taps.x[i], taps.y[i], weight};
+              entry.texel = (row << tiled_.shift) + column;
+              entry.x = taps.x[i];
+              entry.y = taps.y[i];
+              push(level.first_tile + (taps.row[i] >> tiled_.shift) * level.tiles_per_row +
+                       (taps.column[i] >> tiled_.shift),
+                   entry);
               continue;
             }
             // Across tiles, or not a square: every texel by itself.
             scalar_t weights[4];
             tap_weights(taps, i, weight, weights);
+            entry.y = 0;
             for (int k = 0; k < 4; ++k) {
               if (taps.tap[k][i] < 0 || weights[k] == 0) continue;
               const int32_t y = taps.tap[k][i] / level.width, x = taps.tap[k][i] - y * level.width;
-              tiles[used] = level.first_tile + (y >> tiled_.shift) * level.tiles_per_row + (x >> tiled_.shift);
-              found[used++] = {lookup, -1 - (((y & within) << tiled_.shift) + (x & within)), 0, 0, weights[k]};
+              entry.texel = -1 - (((y & within) << tiled_.shift) + (x & within));
+              entry.x = weights[k];
+              push(level.first_tile + (y >> tiled_.shift) * level.tiles_per_row + (x >> tiled_.shift), entry);
             }
           }
         });
     chunk->entries.reset(new Entry[used]);
-    chunk->start.reset(new int32_t[tiled_.tile_count + 1]());
-    int32_t* const start = chunk->start.get();
-    for (int64_t e = 0; e < used; ++e) ++start[tiles[e]];
+    std::copy(found.begin(), found.begin() + used, chunk->entries.get());
     int32_t sum = 0;
     for (int32_t t = 0; t <= tiled_.tile_count; ++t) {
       const int32_t here = start[t];
       start[t] = sum;
       sum += here;
     }
-    for (int64_t e = 0; e < used; ++e) chunk->entries[start[tiles[e]]++] = found[e];
+    chunk->runs.reset(new typename Chunk::Run[run_count]);
+    for (int64_t r = 0; r < run_count; ++r) {
+      const int32_t end = r + 1 < run_count ? runs[r + 1].begin : static_cast<int32_t>(used);
+      chunk->runs[start[runs[r].tile]++] = {runs[r].begin, end};
+    }
     // Every start has moved to the start of the next tile.
     for (int32_t t = tiled_.tile_count; t > 0; --t) start[t] = start[t - 1];
     start[0] = 0;
+    if (found.size() > 16 * kLookupsPerChunk) found = {}, runs = {};
   }
 
   void add_tiles(const std::vector<Chunk>& chunks) const {
@@ -184,7 +328,10 @@ class TextureScatter {
       std::vector<int64_t> counts(tiles, 0);
       for (int64_t c = first; c < last; ++c) {
         const int32_t* const start = chunks[c].start.get();
-        for (int64_t t = 0; t < tiles; ++t) counts[t] += start[t + 1] - start[t];
+        for (int64_t t = 0; t < tiles; ++t) {
+          for (int32_t r = start[t]; r < start[t + 1]; ++r)
+            counts[t] += chunks[c].runs[r].end - chunks[c].runs[r].begin;
+        }
       }
       for (int64_t t = 0; t < tiles; ++t) {
         const int64_t parts = std::min((counts[t] + kEntriesPerPart - 1) / kEntriesPerPart, last - first);
@@ -239,59 +386,51 @@ class TextureScatter {
 
   void add_chunks(const std::vector<Chunk>& chunks, int64_t first, int64_t last, int32_t tile, double* buffer) const {
     for (int64_t c = first; c < last; ++c) {
-      const int32_t begin = chunks[c].start[tile], end = chunks[c].start[tile + 1];
-      const Entry* const entries = chunks[c].entries.get();
-      const scalar_t* const grad = grad_values_ + chunks[c].begin * tiled_.channels;
       switch (tiled_.channels) {
         case 1:
-          add<1>(entries, begin, end, grad, buffer);
+          add<1>(chunks[c], tile, buffer);
           break;
         case 2:
-          add<2>(entries, begin, end, grad, buffer);
+          add<2>(chunks[c], tile, buffer);
           break;
         case 3:
-          add<3>(entries, begin, end, grad, buffer);
+          add<3>(chunks[c], tile, buffer);
           break;
         case 4:
-          add<4>(entries, begin, end, grad, buffer);
+          add<4>(chunks[c], tile, buffer);
           break;
         default:
-          add<0>(entries, begin, end, grad, buffer);
+          add<0>(chunks[c], tile, buffer);
           break;
       }
     }
   }
 
   template <int kChannels>
-  void add(const Entry* entries, int32_t begin, int32_t end, const scalar_t* grad, double* buffer) const {
+  void add(const Chunk& chunk, int32_t tile, double* buffer) const {
+    for (int32_t r = chunk.start[tile]; r < chunk.start[tile + 1]; ++r) {
+      add_run<kChannels>(chunk, chunk.runs[r].begin, chunk.runs[r].end, buffer);
+    }
+  }
+
+  template <int kChannels>
+  void add_run(const Chunk& chunk, int32_t begin, int32_t end, double* buffer) const {
     const int n = kChannels > 0 ? kChannels : tiled_.channels;
     const int64_t row = static_cast<int64_t>(n) << tiled_.shift;
+    const scalar_t* const grad = grad_values_ + chunk.begin * n;
     for (int32_t e = begin; e < end; ++e) {
-      const Entry& entry = entries[e];
+      const Entry& entry = chunk.entries[e];
       const scalar_t* const g = grad + static_cast<int64_t>(entry.lookup) * n;
       if (entry.texel < 0) {
         double* const texel = buffer + static_cast<int64_t>(-1 - entry.texel) * n;
-        const double w = entry.weight;
+        const double w = entry.x;
         for (int c = 0; c < n; ++c) texel[c] += w * g[c];
         continue;
       }
+      double weight = 1;
+      if constexpr (kMips) weight = entry.weight;
       double* const low = buffer + static_cast<int64_t>(entry.texel) * n;
-      double* const high = low + row;
-      const double x = entry.x, y = entry.y, w = entry.weight;
-      const double w_low = w * (1 - y), w_high = w * y;
-      const double w00 = w_low * (1 - x), w10 = w_low * x, w01 = w_high * (1 - x), w11 = w_high * x;
-#pragma omp simd
-      for (int c = 0; c < n; ++c) {
-        const double value = g[c];
-        low[c] += w00 * value;
-        high[c] += w01 * value;
-      }
-#pragma omp simd
-      for (int c = 0; c < n; ++c) {
-        const double value = g[c];
-        low[n + c] += w10 * value;
-        high[n + c] += w11 * value;
-      }
+      add_square<kChannels>(low, low + row, n, entry.x, entry.y, weight, g);
     }
   }
 
