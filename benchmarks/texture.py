@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure_cell(size: int, channels: int, pattern: str, lookups: int, threads: Sequence[int], repeat: int) -> list[dict]:
+def measure_cell(
+    size: int, channels: int, pattern: str, lookups: int, threads: Sequence[int], repeat: int
+) -> list[dict]:
     """All actions at one texture size, channel count and pattern of lookups, for each number of threads."""
     contestants = make_contestants(size, channels, pattern, lookups)
     records = []
@@ -111,7 +113,6 @@ def make_contestants(size: int, channels: int, pattern: str, lookups: int) -> di
 
     def forward_trilinear():
         return dr.texture(ours, uv, texcoord_derivatives=steps, mips=mips, wrap="clamp")
-
 
     def backward_theirs(which: str):
         mask = [which == "texels", which == "coordinates"]
@@ -173,7 +174,10 @@ def markdown(records: Sequence[dict]) -> str:
         verdict = "pass" if not lost else "MISS in " + ", ".join(lost)
         lines.append(f"- {action}, trilinear at most {TRILINEAR_LIMIT} x linear: {verdict} (largest {max(worst):.2f})")
     lines += ["", "### Times", "", "Milliseconds: ours / grid_sample / trilinear, shortest of the slots.", ""]
-    lines += ["| texture | channels | lookups | threads | " + " | ".join(ACTIONS) + " |", "|---" * (4 + len(ACTIONS)) + "|"]
+    lines += [
+        "| texture | channels | lookups | threads | " + " | ".join(ACTIONS) + " |",
+        "|---" * (4 + len(ACTIONS)) + "|",
+    ]
     for record in records:
         best = {name: min(times) for name, times in record["ms"].items()}
         cells = [" / ".join(f"{best[f'{who} {a}']:.1f}" for who in ("ours", "torch", "trilinear")) for a in ACTIONS]
