@@ -23,6 +23,7 @@ from .ops.antialias import antialias  # noqa: E402
 from .ops.build_mips import build_mips  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
 from .ops.irradiance_sh import irradiance_sh, sh_from_environment, window_sh  # noqa: E402
+from .ops.perturb_normals import perturb_normals  # noqa: E402
 from .ops.rasterize import Fragments, rasterize  # noqa: E402
 from .ops.shade_blinn_phong import shade_blinn_phong  # noqa: E402
 from .ops.shade_lambert import shade_lambert  # noqa: E402
@@ -62,6 +63,7 @@ __all__ = [
     "metrics",
     "optim",
     "pack_lights",
+    "perturb_normals",
     "rasterize",
     "roughness_from_unbounded",
     "save_image",

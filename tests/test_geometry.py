@@ -10,6 +10,7 @@ import torch
 
 import diffrender as dr
 from diffrender import geometry
+from tests.support.vocabulary import rnd
 
 F64 = torch.float64
 
@@ -140,6 +141,30 @@ def test_normals_of_a_batch_are_those_of_its_items():
 
 def test_normals_without_triangles_are_zero():
     assert geometry.vertex_normals(torch.rand(4, 3), torch.zeros(0, 3, dtype=torch.int32)).abs().sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("weighting", ["area", "angle"])
+def test_d07_normals_that_cancel_are_zero_with_zero_gradient(weighting, dtype):
+    """Three sheets back to back with three others: what is left of the sum is rounding, whose direction is noise."""
+    corners = rnd(7, 3, seed=4, dtype=F64).to(dtype)
+    front = torch.tensor([[0, 1, 2], [0, 3, 4], [0, 5, 6]])
+    vertices = corners.requires_grad_()
+    normals = geometry.vertex_normals(vertices, torch.cat([front, front.flip(-1).roll(1, -1)]), weighting=weighting)
+    assert not normals.any()
+    (grad,) = torch.autograd.grad(normals.sum(), vertices)
+    assert not grad.any()
+
+
+def test_angle_weighted_normals_of_a_tiny_mesh_do_not_vanish():
+    sphere = geometry.icosphere(1)
+    tiny = sphere.vertices * 1e-12
+    torch.testing.assert_close(
+        geometry.vertex_normals(tiny, sphere.triangles, weighting="angle"),
+        sphere.vertex_normals(weighting="angle"),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_unknown_weighting_is_named():

@@ -11,6 +11,7 @@ from diffrender.geometry.normals import (
 from diffrender.geometry.primitives import cube, icosphere, quad, torus
 from diffrender.geometry.remesh import remesh
 from diffrender.geometry.subdivide import subdivide, subdivide_triangles
+from diffrender.geometry.tangents import vertex_tangents
 from diffrender.geometry.topology import Edges, adjacent_triangles, laplacian_matrix, unique_edges
 from diffrender.geometry.transforms import (
     affine,
@@ -55,4 +56,5 @@ __all__ = [
     "triangle_normals",
     "unique_edges",
     "vertex_normals",
+    "vertex_tangents",
 ]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from diffrender import _checks
 from diffrender.geometry import normals as _normals
+from diffrender.geometry import tangents as _tangents
 from diffrender.geometry.topology import Edges, adjacent_triangles, unique_edges
 
 
@@ -116,6 +117,23 @@ class Mesh:
     def triangle_normals(self) -> Tensor:
         """Flat unit normals (..., T, 3), differentiable; zero for degenerate triangles."""
         return _normals.triangle_normals(self.vertices, self.triangles)
+
+    def vertex_tangents(self) -> tuple[Tensor, Tensor]:
+        """Tangents (..., K, 4) for normal maps and their rows (T, 3): see `diffrender.geometry.vertex_tangents`.
+
+        Raises:
+            ValueError: for a mesh without texcoords.
+        """
+        if self.texcoords is None:
+            raise ValueError("Mesh.vertex_tangents: the mesh must have texcoords, got none.")
+        return _tangents.vertex_tangents(
+            self.vertices,
+            self.triangles,
+            self.texcoords,
+            self.texcoord_triangles,
+            normals=self.normals,
+            normal_triangles=self.normal_triangles,
+        )
 
     def edges(self) -> Edges:
         """The undirected edges by vertex index (`diffrender.geometry.unique_edges`), computed once per topology."""

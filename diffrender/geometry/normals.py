@@ -104,20 +104,37 @@ def vertex_normals(vertices: Tensor, triangles: Tensor, *, weighting: str = "are
     if weighting == "area":
         per_corner = area_vectors.unsqueeze(-2).expand(*area_vectors.shape[:-1], 3, 3)
     else:
-        angles = _corner_angles(vertices, triangles, area_vectors)
+        angles = corner_angles(vertices, triangles, area_vectors)
         per_corner = angles.unsqueeze(-1) * safe_normalize(area_vectors).unsqueeze(-2)
 
-    sums = torch.zeros_like(vertices)
-    sums = sums.index_add(-2, triangles.reshape(-1).long(), per_corner.flatten(-3, -2))
-    return safe_normalize(sums)
+    return safe_normalize(sum_without_noise(per_corner.flatten(-3, -2), triangles.reshape(-1), vertices.shape[-2]))
 
 
-def _corner_angles(vertices: Tensor, triangles: Tensor, area_vectors: Tensor) -> Tensor:
+def sum_without_noise(vectors: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Sums (..., count, 3) of the vectors (..., N, 3) of equal `rows` (N,).
+
+    Where they cancel, what is left is rounding errors of the summands, and its direction would be noise with a huge
+    gradient: such a sum is exactly 0, and so is its gradient.
+    """
+    rows = rows.long()
+    sums = vectors.new_zeros(*vectors.shape[:-2], count, vectors.shape[-1]).index_add(-2, rows, vectors)
+    with torch.no_grad():
+        sizes = vectors.abs().amax(-1, keepdim=True)
+        total = vectors.new_zeros(*vectors.shape[:-2], count, 1).index_add(-2, rows, sizes)
+        is_noise = sums.abs().amax(-1, keepdim=True) <= 4 * torch.finfo(vectors.dtype).eps * total
+    return torch.where(is_noise, 0, sums)
+
+
+def corner_angles(vertices: Tensor, triangles: Tensor, area_vectors: Tensor) -> Tensor:
     """Inner angles (..., T, 3) in radians, atan2(|e1 x e2|, e1 . e2); 0 with zero gradient in degenerate triangles."""
     corners = triangle_corners(vertices, triangles)
-    squared = (area_vectors * area_vectors).sum(-1)
-    is_degenerate = squared == 0
-    double_area = torch.where(is_degenerate, 1, squared).sqrt()
+    # Squares of the areas of a small mesh underflow; scaled by the largest component they do not.
+    scale = area_vectors.detach().abs().amax(-1)
+    is_degenerate = scale == 0
+    scaled = torch.where(
+        is_degenerate.unsqueeze(-1), 1, area_vectors / torch.where(is_degenerate, 1, scale).unsqueeze(-1)
+    )
+    double_area = scale * (scaled * scaled).sum(-1).sqrt()
     angles = []
     for k in range(3):
         edge1, edge2 = corners[(k + 1) % 3] - corners[k], corners[(k + 2) % 3] - corners[k]

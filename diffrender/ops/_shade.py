@@ -83,7 +83,7 @@ def check_arguments(
     if values.dtype == torch.float32:
         values = values.to(positions.dtype)
     _checks.check_same_type(function, "lights", values, "positions", positions)
-    _check_sizes(function, maps, values)
+    check_sizes(function, maps, values)
     triangle_id = (
         None if mask is None else as_triangle_id(function, mask, _result_shape(list(maps.values()), values), positions)
     )
@@ -116,10 +116,12 @@ def as_map(function: str, name: str, value: Any, channels: int, like: Tensor | N
     return tensor if tensor.dim() == 4 else tensor[None]
 
 
-def _check_sizes(function: str, maps: dict[str, Tensor], lights: Tensor) -> None:
+def check_sizes(function: str, maps: dict[str, Tensor], lights: Tensor | None = None) -> None:
     """One batch size and one picture size, or 1 where shared."""
     sizes: list[tuple[str, int] | None] = [None, None, None]
-    shapes = {name: tuple(tensor.shape[:3]) for name, tensor in maps.items()} | {"lights": (lights.shape[0], 1, 1)}
+    shapes = {name: tuple(tensor.shape[:3]) for name, tensor in maps.items()}
+    if lights is not None:
+        shapes["lights"] = (lights.shape[0], 1, 1)
     for name, shape in shapes.items():
         for axis, (size, word) in enumerate(zip(shape, ("batch size", "height", "width"), strict=True)):
             if size == 1:

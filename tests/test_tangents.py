@@ -1,0 +1,193 @@
+"""Tangents: direction and side on known surfaces, seams and mirrors, degenerate input, gradients."""
+
+import math
+
+import pytest
+import torch
+
+import diffrender as dr
+from diffrender import geometry
+from diffrender.geometry import vertex_tangents
+from tests.support.vocabulary import rnd
+
+F64 = torch.float64
+
+
+def bent_grid(size=4):
+    """A curved sheet with texcoords that are sheared and stretched, in float64."""
+    v, u = torch.meshgrid(torch.linspace(0, 1, size, dtype=F64), torch.linspace(0, 1, size, dtype=F64), indexing="ij")
+    vertices = torch.stack([2 * u - 1, 1 - 2 * v, 0.4 * (u * 3).sin() * (v * 2).cos()], -1).reshape(-1, 3)
+    texcoords = torch.stack([u + 0.3 * v, 0.7 * v + 0.1 * u], -1).reshape(-1, 2)
+    i, j = (x.reshape(-1) for x in torch.meshgrid(torch.arange(size - 1), torch.arange(size - 1), indexing="ij"))
+    a, b = i * size + j, (i + 1) * size + j
+    triangles = torch.cat([torch.stack([a, b, b + 1], -1), torch.stack([a, b + 1, a + 1], -1)])
+    return vertices, triangles, texcoords
+
+
+def at_corners(tangents, rows):
+    return tangents[rows.long()]
+
+
+def test_tangent_of_a_torus_runs_around_the_ring():
+    """u grows once around the axis, v falls along the tube: closed forms at every vertex."""
+    mesh = geometry.torus(segments=96, tube_segments=48)
+    tangents, rows = mesh.vertex_tangents()
+    corners = at_corners(tangents, rows)
+    positions = mesh.vertices[mesh.triangles.long()]
+    angle = torch.atan2(positions[..., 0], positions[..., 2])
+    around = torch.stack([angle.cos(), torch.zeros_like(angle), -angle.sin()], -1)
+    # At the seam a corner sees triangles on one side only, whose direction is that of half a segment away.
+    assert (corners[..., :3] - around).abs().max() < 1.01 * math.pi / 96
+    inner = (mesh.texcoords[mesh.texcoord_triangles.long()][..., 0] % 1) != 0
+    assert (corners[..., :3] - around)[inner].abs().max() < 1e-3
+    assert (corners[..., 3] == 1).all()
+    # One row for each pair of vertex and texcoord.
+    assert tangents.shape == (97 * 49, 4)
+
+
+def test_tangents_are_unit_and_orthogonal_to_the_normals():
+    vertices, triangles, texcoords = bent_grid()
+    normals = geometry.vertex_normals(vertices, triangles)
+    tangents, rows = vertex_tangents(vertices, triangles, texcoords)
+    corners = at_corners(tangents, rows)[..., :3]
+    assert (corners.norm(dim=-1) - 1).abs().max() < 1e-14
+    assert (corners * normals[triangles]).sum(-1).abs().max() < 1e-14
+
+
+def test_bitangent_points_up_in_the_picture_also_where_it_is_mirrored():
+    """A strip whose right half repeats the left one mirrored, with shared texcoord rows: no corner may mix both."""
+    x = torch.tensor([-1.0, 0.0, 1.0], dtype=F64)
+    vertices = torch.stack([torch.stack([x, torch.full_like(x, y), torch.zeros_like(x)], -1) for y in (1.0, -1.0)])
+    vertices = vertices.reshape(-1, 3)
+    triangles = torch.tensor([[0, 3, 4], [0, 4, 1], [1, 4, 5], [1, 5, 2]])
+    texcoords = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=F64)
+    # u runs 0, 1, 0 from left to right: the outer columns share their rows.
+    texcoord_triangles = torch.tensor([[0, 2, 3], [0, 3, 1], [1, 3, 2], [1, 2, 0]])
+    tangents, rows = vertex_tangents(vertices, triangles, texcoords, texcoord_triangles)
+    corners = at_corners(tangents, rows)
+    right = torch.tensor([1.0, 0.0, 0.0], dtype=F64)
+    assert torch.equal(corners[:2, :, :3], right.expand(2, 3, 3))
+    assert torch.equal(corners[2:, :, :3], -right.expand(2, 3, 3))
+    assert corners[:, :, 3].tolist() == [[1, 1, 1]] * 2 + [[-1, -1, -1]] * 2
+    normal = torch.tensor([0.0, 0.0, 1.0], dtype=F64).expand(4, 3, 3)
+    bitangents = corners[..., 3:] * torch.linalg.cross(normal, corners[..., :3])
+    assert torch.equal(bitangents, torch.tensor([0.0, 1.0, 0.0], dtype=F64).expand(4, 3, 3))
+    assert tangents.shape[0] == 8  # the two vertices in the middle have one row for each side
+
+
+def test_own_normals_and_their_rows_are_used():
+    vertices, triangles, texcoords = bent_grid()
+    flat = geometry.triangle_normals(vertices, triangles)
+    flat_rows = torch.arange(len(triangles))[:, None].expand(-1, 3)
+    tangents, rows = vertex_tangents(vertices, triangles, texcoords, normals=flat, normal_triangles=flat_rows)
+    corners = at_corners(tangents, rows)[..., :3]
+    assert (corners * flat[:, None]).sum(-1).abs().max() < 1e-14
+    # Each triangle is alone with its normals, so the tangent is that of the triangle.
+    assert (corners - corners[:, :1]).abs().max() < 1e-14
+
+
+def test_gradients_to_everything():
+    vertices, triangles, texcoords = bent_grid(3)
+    normals = geometry.vertex_normals(vertices, triangles) + 0.1 * rnd(9, 3, seed=1, dtype=F64)
+    leaves = [x.clone().requires_grad_() for x in (vertices, texcoords, normals)]
+    assert torch.autograd.gradcheck(
+        lambda v, t, n: vertex_tangents(v, triangles, t, normals=n)[0][..., :3] * 1.0, leaves
+    )
+    assert torch.autograd.gradcheck(lambda v, t: vertex_tangents(v, triangles, t)[0], leaves[:2])
+
+
+def test_batches_equal_single_meshes():
+    vertices, triangles, texcoords = bent_grid()
+    shapes = torch.stack([vertices, vertices + 0.05 * rnd(*vertices.shape, seed=2, dtype=F64)])
+    maps = torch.stack([texcoords, texcoords * 1.1])
+    tangents, rows = vertex_tangents(shapes, triangles, maps)
+    assert tangents.shape == (2, 16, 4)
+    for b in range(2):
+        alone, own_rows = vertex_tangents(shapes[b], triangles, maps[b])
+        assert torch.equal(rows, own_rows)
+        torch.testing.assert_close(tangents[b], alone)
+    shared, _ = vertex_tangents(shapes, triangles, texcoords)
+    torch.testing.assert_close(shared[1], vertex_tangents(shapes[1], triangles, texcoords)[0])
+
+
+def spoiled(kind):
+    vertices, triangles, texcoords = bent_grid()
+    normals = geometry.vertex_normals(vertices, triangles)
+    if kind == "one texcoord for all":
+        texcoords = torch.full_like(texcoords, 0.3)
+    elif kind == "texcoords on a line":
+        texcoords = texcoords[:, :1] * torch.tensor([1.0, 0.7], dtype=F64)
+    elif kind == "a collapsed triangle":
+        vertices = vertices.clone()
+        vertices[1] = vertices[0]
+    elif kind == "zero normals":
+        normals = torch.zeros_like(normals)
+    elif kind == "tangent along the normal":
+        normals = torch.tensor([1.0, 0.0, 0.0], dtype=F64).expand_as(normals)
+        texcoords = (vertices * torch.tensor([0.5, -0.5, 0.0], dtype=F64))[:, :2] + 0.5
+        vertices = vertices * torch.tensor([1.0, 1.0, 0.0], dtype=F64)
+    return vertices, triangles, texcoords, normals
+
+
+KINDS = ["one texcoord for all", "texcoords on a line", "a collapsed triangle", "zero normals",
+         "tangent along the normal"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_d07_degenerate_input_gives_finite_values_and_no_gradient(kind, dtype):
+    vertices, triangles, texcoords, normals = spoiled(kind)
+    leaves = [x.to(dtype, copy=True).requires_grad_() for x in (vertices, texcoords, normals)]
+    tangents, rows = vertex_tangents(leaves[0], triangles, leaves[1], normals=leaves[2])
+    assert torch.isfinite(tangents).all()
+    assert (tangents[..., 3].abs() == 1).all()
+    grads = torch.autograd.grad(tangents, leaves, rnd(*tangents.shape, seed=3, dtype=dtype))
+    assert all(torch.isfinite(grad).all() for grad in grads)
+    if kind in ("one texcoord for all", "texcoords on a line", "tangent along the normal"):
+        assert not tangents[..., :3].any()
+        assert not any(grad.any() for grad in grads)
+    assert max(grad.abs().max() for grad in grads) < 100
+    assert rows.shape == triangles.shape
+
+
+def test_small_and_large_meshes_have_the_same_tangents():
+    vertices, triangles, texcoords = (x.float() if x.is_floating_point() else x for x in bent_grid())
+    truth = vertex_tangents(vertices, triangles, texcoords)[0]
+    for scale in (1e-12, 1e12):
+        torch.testing.assert_close(vertex_tangents(vertices * scale, triangles, texcoords)[0], truth)
+
+
+def test_empty_mesh_is_legal():
+    tangents, rows = vertex_tangents(torch.rand(4, 3), torch.zeros(0, 3, dtype=torch.int32), torch.rand(4, 2))
+    assert tangents.shape == (0, 4)
+    assert rows.shape == (0, 3)
+
+
+def test_tangents_of_the_mesh_follow_its_index_tables_into_a_picture():
+    mesh = geometry.torus()
+    camera = dr.Camera.perspective(fov_y_deg=40, width=32, height=24).look_at([0.0, 2.0, 2.0])
+    fragments = dr.rasterize(camera.clip_positions(mesh.vertices), mesh.triangles, (24, 32))
+    tangents, rows = mesh.vertex_tangents()
+    picture = dr.interpolate(tangents, rows, fragments)
+    normals = dr.interpolate(mesh.vertex_normals(), mesh.triangles, fragments)
+    seen = fragments.triangle_id >= 0
+    assert (picture * torch.nn.functional.pad(normals, (0, 1))).sum(-1).abs().max() < 0.01
+    assert (picture[seen][:, 3] - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda v, f, t: vertex_tangents(v[:, :2], f, t), ValueError, r"vertex_tangents: vertices must have shape"),
+        (lambda v, f, t: vertex_tangents(v, f, t.float()), TypeError, "vertex_tangents: texcoords is torch.float32"),
+        (lambda v, f, t: vertex_tangents(v, f, t[:3]), ValueError, "vertex_tangents: triangles refers to vertex"),
+        (lambda v, f, t: vertex_tangents(v, f, t, f[:2]), ValueError,
+         r"vertex_tangents: texcoord_triangles must have one row per triangle \(18\), got 2"),
+        (lambda v, f, t: vertex_tangents(v, f, torch.stack([t, t * torch.tensor([-1.0, 1.0])])), ValueError,
+         "vertex_tangents: texcoords must be mirrored in the same triangles in all items"),
+        (lambda v, f, t: dr.Mesh(v, f).vertex_tangents(), ValueError, "Mesh.vertex_tangents: the mesh must have"),
+    ],
+)  # fmt: skip
+def test_bad_call_says_what_is_wrong(call, error, message):
+    with pytest.raises(error, match=message):
+        call(*bent_grid())
