@@ -7,7 +7,7 @@ _library.load()
 from . import geometry, io, losses, metrics, optim  # noqa: E402
 from ._checks import set_checks  # noqa: E402
 from .camera import Camera  # noqa: E402
-from .color import linear_to_srgb, srgb_to_linear  # noqa: E402
+from .color import linear_to_srgb, srgb_to_linear, tonemap  # noqa: E402
 from .geometry import Mesh  # noqa: E402
 from .io import load_mesh, save_image, save_mesh  # noqa: E402
 from .lights import (  # noqa: E402
@@ -76,6 +76,7 @@ __all__ = [
     "srgb_to_linear",
     "texture",
     "texture_cube",
+    "tonemap",
     "unbounded_from_roughness",
     "window_sh",
 ]

@@ -1,11 +1,14 @@
-"""The sRGB transfer curve, in both directions, with gradients that stay finite (IEC 61966-2-1).
+"""The sRGB transfer curve, in both directions (IEC 61966-2-1), and tone curves, with gradients that stay finite.
 
 Rendering is linear; files and screens are sRGB. Written as `where` over a bare power, the derivative at 0 is
-0 * inf = NaN: here the power only ever sees values above the knee.
+0 * inf = NaN: here the power only ever sees values above the knee. Nothing clamps: `save_image` cuts off what a file
+cannot hold, and a clamp inside of a loss would take the gradient of what is too bright.
 """
 
 import torch
 from torch import Tensor
+
+from diffrender import _checks
 
 _LINEAR_KNEE = 0.0031308
 _SRGB_KNEE = 0.04045
@@ -36,3 +39,47 @@ def srgb_to_linear(srgb: Tensor) -> Tensor:
     above_knee = srgb > _SRGB_KNEE
     base = torch.where(above_knee, srgb, 1)
     return torch.where(above_knee, ((base + 0.055) / 1.055) ** 2.4, srgb / 12.92)
+
+
+TONE_CURVES = ("linear", "reinhard", "log", "aces")
+
+
+def tonemap(radiance: Tensor, operator: str = "reinhard", *, exposure: Tensor | float = 0.0) -> Tensor:
+    """Compresses linear radiance of any range; the result is linear too, to be encoded by `linear_to_srgb`.
+
+    Args:
+        radiance: any shape, channel by channel.
+        operator: for x = radiance * 2^exposure,
+            "linear"    x
+            "reinhard"  x / (1 + x), below 1
+            "log"       log(1 + x), not bounded: the curve that `losses.log_srgb_l1` and nvdiffrec compare pictures by
+            "aces"      (2.51 x^2 + 0.03 x) / (2.43 x^2 + 0.59 x + 0.14), Narkowicz's fit of the ACES film curve, which
+                        passes 1 at x = 7.2 and ends at 1.033
+        exposure: in stops, a number or a tensor that broadcasts.
+
+    Returns:
+        The shape of radiance. Negative values are mirrored, f(-x) = -f(x); infinity gives the limit of the curve.
+
+    Gradients: exact, to radiance and exposure; finite everywhere, black, negative and huge values included.
+
+    Raises:
+        TypeError, ValueError: a wrong type, an unknown operator.
+
+    Example:
+        >>> tonemap(torch.tensor([0.0, 1.0, 3.0, -1.0]), "reinhard").tolist()
+        [0.0, 0.5, 0.75, -0.5]
+    """
+    _checks.check_floating("tonemap", "radiance", radiance)
+    _checks.check_choice("tonemap", "operator", operator, TONE_CURVES)
+    x = radiance if isinstance(exposure, float) and exposure == 0 else radiance * 2**exposure
+    if operator == "linear":
+        return x
+    if operator == "log":
+        # abs has the derivative 0 at 0, where this curve has 1: each sign has a branch of its own.
+        return torch.where(x < 0, -torch.log1p(torch.where(x < 0, -x, 0)), torch.log1p(torch.where(x < 0, 0, x)))
+    # Beyond this the curves are at their limits, and squares would overflow.
+    x = x.clamp(-1e15, 1e15)
+    size = x.abs()
+    if operator == "reinhard":
+        return x / (1 + size)
+    return x * (2.51 * size + 0.03) / (size * (2.43 * size + 0.59) + 0.14)
