@@ -3,6 +3,7 @@
 
 #include "core/launch.h"
 #include "core/tensor.h"
+#include "interpolate_cpu.h"
 
 namespace diffrender {
 namespace {
@@ -35,26 +36,21 @@ void check_interpolate(const Tensor& attributes, const Tensor& triangles, const 
   DR_CHECK(weights.scalar_type() == attributes.scalar_type(), "interpolate: weights and attributes differ in type");
 }
 
-// Calls f with the channel count as a compile-time constant where it is a common one, 0 elsewhere.
-template <class F>
+// Whether interpolate_cpu.h has this case.
+template <class scalar_t, int kChannels>
+constexpr bool has_rows = std::is_same_v<scalar_t, float> && kChannels >= 1;
+
+// Calls f with the channel count as a compile-time constant where it is a common one, 0 elsewhere and in float64, where
+// nothing is tuned for speed.
+template <class scalar_t, class F>
 void dispatch_channels(int64_t channels, const F& f) {
-  switch (channels) {
-    case 1:
-      f(std::integral_constant<int, 1>());
-      break;
-    case 2:
-      f(std::integral_constant<int, 2>());
-      break;
-    case 3:
-      f(std::integral_constant<int, 3>());
-      break;
-    case 4:
-      f(std::integral_constant<int, 4>());
-      break;
-    default:
-      f(std::integral_constant<int, 0>());
-      break;
+  if constexpr (std::is_same_v<scalar_t, float>) {
+    if (channels == 1) return f(std::integral_constant<int, 1>());
+    if (channels == 2) return f(std::integral_constant<int, 2>());
+    if (channels == 3) return f(std::integral_constant<int, 3>());
+    if (channels == 4) return f(std::integral_constant<int, 4>());
   }
+  f(std::integral_constant<int, 0>());
 }
 
 Tensor interpolate(const Tensor& vertex_attributes, const Tensor& triangle_indices, const Tensor& visible,
@@ -69,9 +65,16 @@ Tensor interpolate(const Tensor& vertex_attributes, const Tensor& triangle_indic
   dispatch_floating(attributes, [&](auto zero) {
     using scalar_t = decltype(zero);
     const auto in = interpolate_input<scalar_t>(attributes, triangles, triangle_id, weights, total);
-    dispatch_channels(channels, [&](auto count) {
-      launch(attributes, triangle_id.numel(),
-             InterpolateForward<scalar_t, decltype(count)::value>{in, mutable_data<scalar_t>(values)});
+    dispatch_channels<scalar_t>(channels, [&](auto count) {
+      constexpr int kChannels = decltype(count)::value;
+      const InterpolateForward<scalar_t, kChannels> kernel{in, mutable_data<scalar_t>(values)};
+      if constexpr (has_rows<scalar_t, kChannels>) {
+        if (!attributes.is_cuda()) {
+          parallel_ranges(triangle_id.numel(), kItemsPerPiece, InterpolateForwardRows<kChannels>{kernel});
+          return;
+        }
+      }
+      launch(attributes, triangle_id.numel(), kernel);
     });
   });
   return values;
@@ -97,22 +100,45 @@ std::tuple<Tensor, Tensor> interpolate_backward(const Tensor& vertex_attributes,
     using scalar_t = decltype(zero);
     const auto in = interpolate_input<scalar_t>(attributes, triangles, triangle_id, weights, total);
     const scalar_t* const grad = data<scalar_t>(grad_values);
+    const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
+    if constexpr (std::is_same_v<scalar_t, float>) {
+      const bool rows = !attributes.is_cuda() && scatter == ScatterAlgorithm::native && channels <= 4;
+      if (rows && need_attributes && grad_attributes.numel() > 0) {
+        dispatch_channels<scalar_t>(channels, [&](auto count) {
+          constexpr int kChannels = decltype(count)::value;
+          if constexpr (has_rows<float, kChannels>) {
+            float* const gradient = need_weights ? mutable_data<float>(grad_weights) : nullptr;
+            detail::scatter_cpu<float>(grad_attributes, attributes.size(0), pixels,
+                                       InterpolateBackwardRows<kChannels>{{in, grad, gradient}, {in, grad, 0}});
+          }
+        });
+        return;
+      }
+    }
     if (need_weights) {
-      dispatch_channels(channels, [&](auto count) {
+      dispatch_channels<scalar_t>(channels, [&](auto count) {
         launch(attributes, pixels,
                InterpolateBackwardWeights<scalar_t, decltype(count)::value>{in, grad,
                                                                             mutable_data<scalar_t>(grad_weights)});
       });
     }
     for (int64_t first = 0; need_attributes && first < channels;) {
-      const int64_t block = std::min<int64_t>(channels - first, 4);
-      dispatch_channels(block, [&](auto count) {
-        constexpr int kBlock = decltype(count)::value == 0 ? 4 : decltype(count)::value;
+      const auto add_block = [&](auto count) {
+        constexpr int kBlock = decltype(count)::value;
         launch_scatter<scalar_t>(
-            grad_attributes, attributes.size(0), pixels, static_cast<ScatterAlgorithm>(algorithm),
+            grad_attributes, attributes.size(0), pixels, scatter,
             InterpolateBackwardAttributes<scalar_t, kBlock>{in, grad, static_cast<int32_t>(first)});
-      });
-      first += block;
+        first += kBlock;
+      };
+      if (channels - first >= 4) {
+        add_block(std::integral_constant<int, 4>());
+      } else if (channels - first == 3) {
+        add_block(std::integral_constant<int, 3>());
+      } else if (channels - first == 2) {
+        add_block(std::integral_constant<int, 2>());
+      } else {
+        add_block(std::integral_constant<int, 1>());
+      }
     }
   });
   return {grad_attributes, grad_weights};

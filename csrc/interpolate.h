@@ -46,20 +46,22 @@ struct InterpolateForward {
   DR_HD int channels() const { return kChannels > 0 ? kChannels : in.channels; }
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
+    for_each_index(begin, end, in.pixels_per_item,
+                   [&](int64_t p, int64_t item) { pixel(p, in.corners(in.triangle_id[p], item)); });
+  }
+
+  DR_HD void pixel(int64_t pixel, const typename InterpolateInput<scalar_t>::Corners& corners) const {
     const int n = channels();
-    for_each_index(begin, end, in.pixels_per_item, [&](int64_t pixel, int64_t item) {
-      scalar_t* const out = values + pixel * n;
-      const auto corners = in.corners(in.triangle_id[pixel], item);
-      if (!corners.valid) {
-        for (int c = 0; c < n; ++c) out[c] = 0;
-        return;
-      }
-      const scalar_t w0 = in.weights[2 * pixel], w1 = in.weights[2 * pixel + 1], w2 = in.total - w0 - w1;
-      const scalar_t* const a0 = in.attributes + corners.base[0];
-      const scalar_t* const a1 = in.attributes + corners.base[1];
-      const scalar_t* const a2 = in.attributes + corners.base[2];
-      for (int c = 0; c < n; ++c) out[c] = w0 * a0[c] + w1 * a1[c] + w2 * a2[c];
-    });
+    scalar_t* const out = values + pixel * n;
+    if (!corners.valid) {
+      for (int c = 0; c < n; ++c) out[c] = 0;
+      return;
+    }
+    const scalar_t w0 = in.weights[2 * pixel], w1 = in.weights[2 * pixel + 1], w2 = in.total - w0 - w1;
+    const scalar_t* const a0 = in.attributes + corners.base[0];
+    const scalar_t* const a1 = in.attributes + corners.base[1];
+    const scalar_t* const a2 = in.attributes + corners.base[2];
+    for (int c = 0; c < n; ++c) out[c] = w0 * a0[c] + w1 * a1[c] + w2 * a2[c];
   }
 };
 
@@ -71,23 +73,25 @@ struct InterpolateBackwardWeights {
   scalar_t* grad_weights;       // [B, H, W, 2]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
+    for_each_index(begin, end, in.pixels_per_item,
+                   [&](int64_t p, int64_t item) { pixel(p, in.corners(in.triangle_id[p], item)); });
+  }
+
+  DR_HD void pixel(int64_t pixel, const typename InterpolateInput<scalar_t>::Corners& corners) const {
     const int n = kChannels > 0 ? kChannels : in.channels;
-    for_each_index(begin, end, in.pixels_per_item, [&](int64_t pixel, int64_t item) {
-      scalar_t g0 = 0, g1 = 0;
-      const auto corners = in.corners(in.triangle_id[pixel], item);
-      if (corners.valid) {
-        const scalar_t* const g = grad_values + pixel * n;
-        const scalar_t* const a0 = in.attributes + corners.base[0];
-        const scalar_t* const a1 = in.attributes + corners.base[1];
-        const scalar_t* const a2 = in.attributes + corners.base[2];
-        for (int c = 0; c < n; ++c) {
-          g0 += g[c] * (a0[c] - a2[c]);
-          g1 += g[c] * (a1[c] - a2[c]);
-        }
+    scalar_t g0 = 0, g1 = 0;
+    if (corners.valid) {
+      const scalar_t* const g = grad_values + pixel * n;
+      const scalar_t* const a0 = in.attributes + corners.base[0];
+      const scalar_t* const a1 = in.attributes + corners.base[1];
+      const scalar_t* const a2 = in.attributes + corners.base[2];
+      for (int c = 0; c < n; ++c) {
+        g0 += g[c] * (a0[c] - a2[c]);
+        g1 += g[c] * (a1[c] - a2[c]);
       }
-      grad_weights[2 * pixel] = g0;
-      grad_weights[2 * pixel + 1] = g1;
-    });
+    }
+    grad_weights[2 * pixel] = g0;
+    grad_weights[2 * pixel + 1] = g1;
   }
 };
 

@@ -7,7 +7,7 @@
 // one or two pixels, which is what triangles below pixel size give, are put side by side instead, one pixel per lane.
 #pragma once
 
-#include "core/lanes.h"
+#include "core/channel_lanes.h"
 #include "rasterize.h"
 
 namespace diffrender {
@@ -61,8 +61,7 @@ struct RasterizeBackwardRows {
       const scalar_t center_y = kernel.viewport.center_y(static_cast<int32_t>(image_row % kernel.viewport.height));
       for (int64_t i = begin; i < end;) {
         const int32_t triangle = ids[i];
-        int64_t stop = i + 1;
-        while (stop < end && ids[stop] == triangle) ++stop;
+        const int64_t stop = run_end(ids, i, end);
         if (triangle >= 0) {
           const Triangle t = kernel.load(triangle, item);
           const int32_t column = static_cast<int32_t>(i - image_row * width);
@@ -130,11 +129,9 @@ struct RasterizeBackwardRows {
           sums.d[i] += inside ? grad_d[i] : Values{};
         }
       }
-      scalar_t a[3], x_sum[3];
-      for (int i = 0; i < 3; ++i) {
-        a[i] = sum(sums.a[i]);
-        x_sum[i] = sum(sums.x[i]);
-      }
+      scalar_t a[3], x_sum[3], z_sum[3] = {}, d_sum[3] = {};
+      sum_groups(sums.a, sums.x, a, x_sum);
+      if (has_depth) sum_groups(sums.z, sums.d, z_sum, d_sum);
       scalar_t grad_x[3] = {}, grad_y[3] = {}, moment[3] = {};
       for (int i = 0; i < 3; ++i) {
         const int j = (i + 1) % 3, k = (i + 2) % 3;
@@ -148,8 +145,8 @@ struct RasterizeBackwardRows {
       for (int i = 0; i < 3; ++i) {
         add(t.base[i] + 0, grad_x[i]);
         add(t.base[i] + 1, grad_y[i]);
-        if (has_depth) add(t.base[i] + 2, sum(sums.z[i]));
-        add(t.base[i] + 3, -(first_x * grad_x[i] + moment[i] + center_y * grad_y[i]) - sum(sums.d[i]));
+        if (has_depth) add(t.base[i] + 2, z_sum[i]);
+        add(t.base[i] + 3, -(first_x * grad_x[i] + moment[i] + center_y * grad_y[i]) - d_sum[i]);
       }
     }
 
@@ -179,8 +176,22 @@ struct RasterizeBackwardRows {
       *g_d = load_lanes<Values>(padded[2]);
     }
 
-    DR_HD static scalar_t sum(const Values& v) {
-      return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+    // Sums over the lanes of two groups of three.
+    DR_HD static void sum_groups(const Values first[3], const Values second[3], scalar_t out_first[3],
+                                 scalar_t out_second[3]) {
+      if constexpr (std::is_same_v<scalar_t, float>) {
+        const Values all[kLanes] = {first[0], first[1], first[2], Values{}, second[0], second[1], second[2], Values{}};
+        const Values totals = lane_sums(all);
+        for (int i = 0; i < 3; ++i) {
+          out_first[i] = totals[i];
+          out_second[i] = totals[4 + i];
+        }
+      } else {
+        for (int i = 0; i < 3; ++i) {
+          out_first[i] = lane_sum(first[i]);
+          out_second[i] = lane_sum(second[i]);
+        }
+      }
     }
 
     void add_pixel(const Triangle& t, int64_t pixel, int32_t column, scalar_t center_y) {

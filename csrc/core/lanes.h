@@ -104,6 +104,24 @@ DR_HD uint32_t lane_bits(const IntLanes& mask) {
 
 DR_HD bool any_lane(const IntLanes& mask) { return lane_bits(mask) != 0; }
 
+// First item after `begin` that differs from it in ids, at most `end`.
+inline int64_t run_end(const int32_t* ids, int64_t begin, int64_t end) {
+  const int32_t id = ids[begin];
+  int64_t i = begin + 1;
+  if (i < end && ids[i] != id) return i;  // spares small triangles the comparison of a block
+  for (; i + kLanes <= end; i += kLanes) {
+    const uint32_t differs = lane_bits(load_lanes<IntLanes>(ids + i) != id);
+    if (differs != 0) return i + __builtin_ctz(differs);
+  }
+  while (i < end && ids[i] == id) ++i;
+  return i;
+}
+
+template <class Vector>
+DR_HD auto lane_sum(const Vector& v) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
 // reciprocal_or_zero() of vec.h.
 template <class scalar_t>
 DR_HD Lanes<scalar_t> reciprocal_or_zero_lanes(const Lanes<scalar_t>& value) {
