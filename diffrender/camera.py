@@ -1,11 +1,16 @@
-"""Camera: pinhole cameras as plain tensors, one or a batch, differentiable in every number.
+"""Camera: perspective, orthographic and distorting cameras as plain tensors, differentiable in every number.
 
 Frames: the world is right-handed; camera axes are x right, y up, looking down -z (OpenGL, glTF). Pixels are counted
 from the top left corner of the picture: pixel (row 0, column 0) covers [0, 1] x [0, 1] and its centre is (0.5, 0.5).
-With focal lengths f and principal point c in those pixels, a point (X, Y, Z) of the camera frame is seen at
-x = cx - fx X / Z, y = cy + fy Y / Z, with the depth -Z.
+With focal lengths f and principal point c in those pixels, a point (X, Y, Z) of the camera frame with the depth -Z is
+seen at x = cx - fx X / Z, y = cy + fy Y / Z by a perspective camera and at x = cx + fx X, y = cy - fy Y by an
+orthographic one, whose f counts pixels per unit of length. Lens distortion: `diffrender/_lens.py`.
 
-Plain torch; autograd is right here and no slower.
+A rasterizer draws straight edges, a distorting lens bends them: its vertices are moved by the exact model, and
+`split_edges` cuts the triangles until their edges follow the curves. The renderer does that by itself.
+
+Conversions from and to other libraries are in `diffrender/_camera_conversions.py`. Plain torch; autograd is right here
+and no slower.
 """
 
 from __future__ import annotations
@@ -16,24 +21,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffrender import _checks
-from diffrender.geometry.transforms import Vector, compose, transform_homogeneous
+from diffrender import _checks, _lens
+from diffrender._camera_conversions import CameraConversions
+from diffrender._lens_split import split_edges
+from diffrender.geometry.mesh import Mesh
+from diffrender.geometry.rotations import se3_exp
+from diffrender.geometry.transforms import Vector, compose, transform_homogeneous, transform_points
 from diffrender.geometry.transforms import look_at as _look_at
 
 Number = float | Tensor
 
 
-class Camera:
-    """A pinhole camera, or a batch of them that share their picture size.
+class Camera(CameraConversions):
+    """A camera, or a batch of different ones that share their picture size and their kind.
 
-    Use `Camera.perspective` to make one. All tensors have either no batch axis (one camera) or the same one, B.
+    Use `Camera.perspective`, `Camera.orthographic` or one of the `Camera.from_...` to make one. All tensors have either
+    no batch axis (one camera) or the same one, B.
 
     Attributes:
-        focal_px: (2,) or (B, 2) focal lengths along x and y in pixels.
+        focal_px: (2,) or (B, 2) focal lengths along x and y in pixels; orthographic: pixels per unit of length.
         principal_px: (2,) or (B, 2) principal point (column, row) in pixels from the top left corner.
-        near, far: () or (B,) distances of the clipping planes along the view, 0 < near < far.
+        near, far: () or (B,) distances of the clipping planes along the view, near < far; for a fisheye lens, which
+            also sees sideways, distances from the eye.
         camera_from_world: (4, 4) or (B, 4, 4) rigid transforms (the extrinsics).
         width, height: picture size in pixels.
+        projection: "perspective" or "orthographic".
+        distortion: None, or (K,) or (B, K) coefficients in the order of OpenCV.
+        distortion_model: "radial_tangential" (K = 4, 5 or 8) or "fisheye" (K = 4); means nothing without distortion.
 
     Example:
         >>> camera = Camera.perspective(fov_y_deg=40, width=64, height=48).look_at([0.0, 0.0, 3.0])
@@ -51,8 +65,21 @@ class Camera:
         camera_from_world: Tensor,
         width: int,
         height: int,
+        projection: str = "perspective",
+        distortion: Tensor | None = None,
+        distortion_model: str = "radial_tangential",
     ):
-        batches = {t.shape[:-1] for t in (focal_px, principal_px)} | {near.shape, far.shape}
+        _checks.check_choice("Camera", "projection", projection, ("perspective", "orthographic"))
+        _checks.check_choice("Camera", "distortion_model", distortion_model, tuple(_lens.MODELS))
+        batches = [focal_px.shape[:-1], principal_px.shape[:-1], near.shape, far.shape]
+        if distortion is not None:
+            counts = _lens.MODELS[distortion_model]
+            if distortion.ndim < 1 or distortion.shape[-1] not in counts:
+                expected = f"have {', '.join(map(str, counts))} coefficients for the {distortion_model} model"
+                _checks.fail(ValueError, "Camera", "distortion", expected, _checks.shape_text(distortion))
+            if projection == "orthographic":
+                raise ValueError("Camera: distortion must be None for an orthographic camera, got coefficients.")
+            batches.append(distortion.shape[:-1])
         batch = torch.broadcast_shapes(*batches, camera_from_world.shape[:-2])
         if len(batch) > 1:
             raise ValueError(f"Camera: tensors must have at most one batch axis, got batch shape {tuple(batch)}.")
@@ -62,6 +89,9 @@ class Camera:
         self.far = far.expand(batch)
         self.camera_from_world = camera_from_world.expand(*batch, 4, 4)
         self.width, self.height = int(width), int(height)
+        self.projection = projection
+        self.distortion = None if distortion is None else distortion.expand(*batch, distortion.shape[-1])
+        self.distortion_model = distortion_model
 
     @classmethod
     def perspective(
@@ -100,30 +130,26 @@ class Camera:
         if len(given) != 1:
             got = " and ".join(given) if given else "none"
             raise ValueError(f"Camera.perspective: give exactly one of fov_y_deg, fov_x_deg and focal_px, got {got}.")
-        if width < 1 or height < 1:
-            raise ValueError(f"Camera.perspective: width and height must be at least 1, got {width} x {height}.")
-
-        arguments = (*choices.values(), near, far, principal_px, camera_from_world)
-        floats = [a for a in arguments if isinstance(a, Tensor) and a.is_floating_point()]
-        options: dict[str, Any] = {
-            "dtype": floats[0].dtype if floats else dtype,
-            "device": floats[0].device if floats else device,
-        }
+        _check_size("Camera.perspective", width, height)
+        options = _tensor_options((*choices.values(), near, far, principal_px, camera_from_world), dtype, device)
 
         if focal_px is not None:
             focal = torch.as_tensor(focal_px, **options)
             if not isinstance(focal_px, tuple) and focal.ndim < 2:
                 focal = focal.unsqueeze(-1).expand(*focal.shape, 2)
-            _require((focal > 0).all(), "focal_px", "positive", focal_px)
+            _require("Camera.perspective", (focal > 0).all(), "focal_px", "positive", focal_px)
         else:
             name, side = ("fov_x_deg", width) if fov_y_deg is None else ("fov_y_deg", height)
-            angle = _per_camera(choices[name], name, **options)
-            _require(((angle > 0) & (angle < 180)).all(), name, "between 0 and 180", choices[name])
+            angle = _per_camera("Camera.perspective", choices[name], name, **options)
+            inside = ((angle > 0) & (angle < 180)).all()
+            _require("Camera.perspective", inside, name, "between 0 and 180", choices[name])
             focal = (side / 2 / torch.tan(angle * (math.pi / 360))).unsqueeze(-1)
             focal = focal.expand(*focal.shape[:-1], 2)
 
-        near_plane, far_plane = _per_camera(near, "near", **options), _per_camera(far, "far", **options)
-        _require(((near_plane > 0) & (near_plane < far_plane)).all(), "near", f"above 0 and below far={far}", near)
+        near_plane = _per_camera("Camera.perspective", near, "near", **options)
+        far_plane = _per_camera("Camera.perspective", far, "far", **options)
+        in_order = ((near_plane > 0) & (near_plane < far_plane)).all()
+        _require("Camera.perspective", in_order, "near", f"above 0 and below far={far}", near)
         middle = (width / 2, height / 2)
         return cls(
             focal_px=focal,
@@ -133,6 +159,73 @@ class Camera:
             camera_from_world=torch.eye(4, **options) if camera_from_world is None else camera_from_world,
             width=width,
             height=height,
+        )
+
+    @classmethod
+    def orthographic(
+        cls,
+        *,
+        half_height: Number | None = None,
+        half_width: Number | None = None,
+        pixels_per_unit: Number | tuple[float, float] | None = None,
+        width: int,
+        height: int,
+        near: Number = 0.1,
+        far: Number = 100.0,
+        principal_px: Tensor | tuple[float, float] | None = None,
+        camera_from_world: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> Camera:
+        """A camera without perspective: rays are parallel, depth does not change sizes.
+
+        Args:
+            half_height, half_width, pixels_per_unit: exactly one. The distance from the middle to the upper or right
+                border of the view in units of the world (glTF's ymag and xmag), or pixels per such unit (a tuple or a
+                (B, 2) tensor for x and y).
+            near, far: distances of the clipping planes along the view, near < far; near may be negative.
+            Others as for `perspective`.
+
+        Raises:
+            ValueError: unless exactly one of the three is given, and on impossible values.
+
+        Example:
+            >>> camera = Camera.orthographic(half_width=2, width=64, height=64)
+            >>> camera.project(torch.tensor([[1.0, 0.0, -3.0]])).tolist()
+            [[48.0, 32.0]]
+        """
+        choices = {"half_height": half_height, "half_width": half_width, "pixels_per_unit": pixels_per_unit}
+        given = [name for name, value in choices.items() if value is not None]
+        if len(given) != 1:
+            got = " and ".join(given) if given else "none"
+            raise ValueError(
+                f"Camera.orthographic: give exactly one of half_height, half_width and pixels_per_unit, got {got}."
+            )
+        _check_size("Camera.orthographic", width, height)
+        options = _tensor_options((*choices.values(), near, far, principal_px, camera_from_world), dtype, device)
+        value = choices[given[0]]
+        if pixels_per_unit is not None:
+            scale = torch.as_tensor(value, **options)
+            if not isinstance(value, tuple) and scale.ndim < 2:
+                scale = scale.unsqueeze(-1).expand(*scale.shape, 2)
+        else:
+            half = _per_camera("Camera.orthographic", value, given[0], **options)
+            scale = ((height if half_height is not None else width) / 2 / half).unsqueeze(-1)
+            scale = scale.expand(*scale.shape[:-1], 2)
+        _require("Camera.orthographic", (scale > 0).all() & scale.isfinite().all(), given[0], "positive", value)
+        near_plane = _per_camera("Camera.orthographic", near, "near", **options)
+        far_plane = _per_camera("Camera.orthographic", far, "far", **options)
+        _require("Camera.orthographic", (near_plane < far_plane).all(), "near", f"below far={far}", near)
+        middle = (width / 2, height / 2)
+        return cls(
+            focal_px=scale,
+            principal_px=torch.as_tensor(middle if principal_px is None else principal_px, **options),
+            near=near_plane,
+            far=far_plane,
+            camera_from_world=torch.eye(4, **options) if camera_from_world is None else camera_from_world,
+            width=width,
+            height=height,
+            projection="orthographic",
         )
 
     def look_at(
@@ -148,12 +241,26 @@ class Camera:
         Raises:
             ValueError: if an eye lies at its target.
         """
-        pose = _look_at(eye, target, up)
-        return self.with_pose(pose.to(dtype=self.focal_px.dtype, device=self.focal_px.device))
+        options: dict[str, Any] = {"dtype": self.focal_px.dtype, "device": self.focal_px.device}
+        eye, target, up = (torch.as_tensor(vector, **options) for vector in (eye, target, up))
+        return self.with_pose(_look_at(eye, target, up))
 
     def with_pose(self, camera_from_world: Tensor) -> Camera:
         """This camera with other extrinsics, (4, 4) or (B, 4, 4)."""
         return self._replace(camera_from_world=camera_from_world)
+
+    def moved(self, twist: Tensor) -> Camera:
+        """This camera moved by SE(3) increments (6,) or (B, 6) in its own frame: what to optimise for a pose.
+
+        `twist` holds a translation and a rotation vector (`diffrender.geometry.se3_exp`); at zero it changes nothing
+        and its derivatives are regular, so that an optimizer can start from there:
+
+            >>> twist = torch.zeros(6, requires_grad=True)
+            >>> camera = Camera.perspective(fov_y_deg=40, width=64, height=48).look_at([0.0, 0.0, 3.0])
+            >>> camera.moved(twist).project(torch.zeros(1, 3)).tolist()
+            [[32.0, 24.0]]
+        """
+        return self.with_pose(compose(se3_exp(twist), self.camera_from_world))
 
     def scaled(self, factor: float) -> Camera:
         """The same view on a picture `factor` times as wide and high; sides are rounded to whole pixels.
@@ -167,15 +274,39 @@ class Camera:
             focal_px=self.focal_px * factor, principal_px=self.principal_px * factor, width=width, height=height
         )
 
+    def resized(self, width: int, height: int) -> Camera:
+        """The same view on a picture of exactly this size; the axes may change by different factors."""
+        _check_size("Camera.resized", width, height)
+        factor = self.focal_px.new_tensor([width / self.width, height / self.height])
+        return self._replace(
+            focal_px=self.focal_px * factor, principal_px=self.principal_px * factor, width=width, height=height
+        )
+
+    def cropped(self, box: tuple[int, int, int, int]) -> Camera:
+        """The window `box` = (left, top, right, bottom) in pixels of this picture, right and bottom excluded.
+
+        The window shows bit for bit what the picture shows there, up to the rounding of clip positions. It may reach
+        beyond the picture.
+        """
+        left, top, right, bottom = box
+        if right <= left or bottom <= top:
+            raise ValueError(f"Camera.cropped: box must be (left, top, right, bottom) with an area, got {box}.")
+        corner = self.principal_px.new_tensor([left, top])
+        return self._replace(principal_px=self.principal_px - corner, width=right - left, height=bottom - top)
+
     def to(self, *arguments: Any, **options: Any) -> Camera:
         """Moves and converts like `Tensor.to`: `.to("cuda")`, `.to(torch.float64)`."""
-        return self._replace(**{name: getattr(self, name).to(*arguments, **options) for name in self._TENSORS})
+        return self._map(lambda tensor: tensor.to(*arguments, **options))
+
+    def detach(self) -> Camera:
+        """The same camera cut off from autograd."""
+        return self._map(torch.Tensor.detach)
 
     def __getitem__(self, index: int | slice | Tensor) -> Camera:
         """Some cameras of a batch: an int gives one camera without batch axis, slices and index tensors a batch."""
         if self.batch_size is None:
             raise TypeError("Camera: only a batch of cameras can be indexed, got one camera without a batch axis.")
-        return self._replace(**{name: getattr(self, name)[index] for name in self._TENSORS})
+        return self._map(lambda tensor: tensor[index])
 
     def __len__(self) -> int:
         if self.batch_size is None:
@@ -189,12 +320,34 @@ class Camera:
 
     @property
     def clip_from_camera(self) -> Tensor:
-        """(4, 4) or (B, 4, 4) projection to OpenGL clip space: y up, w = depth, z/w = -1 on near and +1 on far."""
+        """(4, 4) or (B, 4, 4) projection to OpenGL clip space: y up, z/w = -1 on near and +1 on far.
+
+        w is the depth, or 1 for an orthographic camera.
+
+        Raises:
+            ValueError: for a camera with distortion, which no matrix describes.
+        """
+        if self.distortion is not None:
+            raise ValueError(
+                "Camera: clip_from_camera must belong to a camera without distortion, which is no matrix, got one with "
+                f"{self.distortion_model} distortion. Use clip_positions."
+            )
+        return self._undistorted_clip_from_camera()
+
+    def _undistorted_clip_from_camera(self) -> Tensor:
         zero, one = torch.zeros_like(self.near), torch.ones_like(self.near)
         scale_x, scale_y = 2 * self.focal_px[..., 0] / self.width, 2 * self.focal_px[..., 1] / self.height
         shift_x = 1 - 2 * self.principal_px[..., 0] / self.width
         shift_y = 2 * self.principal_px[..., 1] / self.height - 1
         depth_range = self.near - self.far
+        if self.projection == "orthographic":
+            entries = [
+                scale_x, zero, zero, -shift_x,
+                zero, scale_y, zero, -shift_y,
+                zero, zero, 2 / depth_range, (self.near + self.far) / depth_range,
+                zero, zero, zero, one,
+            ]  # fmt: skip
+            return torch.stack(entries, -1).unflatten(-1, (4, 4))
         scale_z, shift_z = (self.near + self.far) / depth_range, 2 * self.near * self.far / depth_range
         entries = [
             scale_x, zero, shift_x, zero,
@@ -216,8 +369,23 @@ class Camera:
         return -(linear * offset.unsqueeze(-1)).sum(-2)
 
     def clip_positions(self, points: Tensor) -> Tensor:
-        """World points (N, 3) or (B, N, 3) in clip space: (N, 4), or (B, N, 4) with a batch on either side."""
-        return transform_homogeneous(self.clip_from_world, points)
+        """World points (N, 3) or (B, N, 3) in clip space: (N, 4), or (B, N, 4) with a batch on either side.
+
+        Gradients:
+            To points and to every tensor of the camera, exact; distortion included.
+        """
+        if self.distortion is None:
+            return transform_homogeneous(self.clip_from_world, points)
+        x, y, z = transform_points(self.camera_from_world, points).unbind(-1)
+        image = _lens.homogeneous_image(
+            torch.stack([x, -y, -z], -1), self.distortion, self.distortion_model, self._frame_radius()
+        )
+        # The rest is what the undistorted camera does to the point (x', -y', -1) w of its own frame.
+        image_x, image_y, w = image.unbind(-1)
+        scale_x, scale_y, shift_x, shift_y, scale_z, shift_z = self._clip_coefficients()
+        clip_x = scale_x * image_x - shift_x * w
+        clip_y = -scale_y * image_y - shift_y * w
+        return torch.stack([clip_x, clip_y, -scale_z * w + shift_z, w], -1)
 
     def project(self, points: Tensor) -> Tensor:
         """Where world points appear in the picture.
@@ -228,6 +396,7 @@ class Camera:
         Returns:
             (N, 2) or (B, N, 2) pixels (x = column, y = row) from the top left corner, also outside of the picture.
             Points in the plane of the eye give inf or NaN; points behind it appear mirrored: ask `depth` first.
+            With distortion, points where the lens model folds back are put further outside instead.
 
         Gradients:
             To points and to every tensor of the camera, exact.
@@ -239,29 +408,160 @@ class Camera:
 
     def depth(self, points: Tensor) -> Tensor:
         """Distance of world points along the viewing axis, (N,) or (B, N); negative behind the eye."""
-        return self.clip_positions(points)[..., 3]
+        return -transform_points(self.camera_from_world, points)[..., 2]
 
-    _TENSORS = ("focal_px", "principal_px", "near", "far", "camera_from_world")
+    def rays(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """The world rays that end in pixels: origins and unit directions, (N, 3) or (B, N, 3) each.
+
+        Args:
+            pixels: (N, 2) or (B, N, 2) as `project` gives them. `pixel_centers()` is the whole picture.
+
+        Returns:
+            Perspective: the eye, repeated, and directions. Orthographic: points of the plane through the camera, and
+            its axis. NaN directions where a distorting lens shows nothing.
+
+        Gradients:
+            To pixels and to every tensor of the camera, exact up to second derivatives.
+        """
+        image = (pixels - self.principal_px.unsqueeze(-2)) / self.focal_px.unsqueeze(-2)
+        x, y = image.unbind(-1)
+        if self.projection == "orthographic":
+            zero = torch.zeros_like(x)
+            return self._to_world(torch.stack([x, -y, zero], -1), 1), self._to_world(
+                torch.stack([zero, zero, zero - 1], -1), 0
+            )
+        if self.distortion is None:
+            direction = torch.stack([x, -y, -torch.ones_like(x)], -1)
+            direction = direction / (direction * direction).sum(-1, keepdim=True).sqrt()
+        else:
+            seen = _lens.undistorted_direction(image, self.distortion, self.distortion_model, self._frame_radius())
+            direction = seen * seen.new_tensor([1.0, -1.0, -1.0])
+        directions = self._to_world(direction, 0)
+        return self.eye.unsqueeze(-2).expand_as(directions), directions
+
+    def unproject(self, pixels: Tensor, depth: Tensor) -> Tensor:
+        """World points that appear in pixels at a depth: the inverse of `project` and `depth`.
+
+        Args:
+            pixels: (N, 2) or (B, N, 2).
+            depth: (N,) or (B, N) distance along the viewing axis. Directions at or beyond 90 degrees from the axis,
+                which only a fisheye lens sees, have none: use `rays` there.
+
+        Gradients:
+            To pixels, depth and every tensor of the camera, exact up to second derivatives.
+        """
+        origins, directions = self.rays(pixels)
+        axis = -self.camera_from_world[..., None, 2, :3]
+        return origins + directions * (depth / (directions * axis).sum(-1)).unsqueeze(-1)
+
+    def pixel_centers(self) -> Tensor:
+        """(height, width, 2) pixel coordinates (x, y) of the centres of all pixels."""
+        options: dict[str, Any] = {"dtype": self.near.dtype, "device": self.near.device}
+        y, x = torch.meshgrid(
+            torch.arange(self.height, **options) + 0.5, torch.arange(self.width, **options) + 0.5, indexing="ij"
+        )
+        return torch.stack([x, y], -1)
+
+    def depth_to_distance(self, depth: Tensor) -> Tensor:
+        """Depth pictures (B, H, W, 1) or (H, W, 1) as distances from the eye (orthographic: unchanged)."""
+        if self.projection == "orthographic":
+            return depth
+        _, directions = self.rays(self.pixel_centers().reshape(-1, 2))
+        along = -(directions * self.camera_from_world[..., None, 2, :3]).sum(-1)
+        return depth / along.unflatten(-1, (self.height, self.width)).unsqueeze(-1)
+
+    def depth_to_zndc(self, depth: Tensor) -> Tensor:
+        """Depth pictures (B, H, W, 1) or (H, W, 1) as z/w of clip space (`Fragments.depth`); not for fisheye lenses.
+
+        Depth 0 (background) of a perspective camera becomes -inf.
+        """
+        if self.distortion is not None and self.distortion_model == "fisheye":
+            raise ValueError("Camera.depth_to_zndc: a fisheye camera has z/w by distance, got a depth along the axis.")
+        near, far = self.near.reshape(-1, 1, 1, 1), self.far.reshape(-1, 1, 1, 1)
+        if self.batch_size is None:
+            near, far = near[0], far[0]
+        if self.projection == "orthographic":
+            return (2 * depth - near - far) / (far - near)
+        return ((far + near) - 2 * far * near / depth) / (far - near)
+
+    def split_edges(self, mesh: Mesh, *, tolerance_px: float = 0.05, max_rounds: int = 10) -> tuple[Mesh, Tensor]:
+        """`mesh` with edges cut where the lens bends them, and (T',) the triangle each new one came from.
+
+        Straight edges between the exact images of their ends then stay within `tolerance_px` pixels of the curve that
+        the lens shows, in the frame of every camera of this batch. Triangles that lie wholly where the lens model
+        folds back are left out, and so is what remains around directions that no straight edge can follow: the eye
+        itself, and straight behind a fisheye. Without distortion the mesh comes back as it is.
+
+        Differentiable: a new vertex is the mean of two.
+        """
+        if self.distortion is None:
+            return mesh, torch.arange(mesh.triangle_count, device=mesh.device, dtype=torch.int32)
+        fixed = self.detach()
+        size = self.near.new_tensor([self.width / 2, self.height / 2])
+        return split_edges(
+            mesh, fixed.clip_positions, fixed._is_unseen, size, tolerance_px=tolerance_px, max_rounds=max_rounds
+        )
+
+    def _is_unseen(self, points: Tensor) -> Tensor:
+        """(..., N) whether the lens model folds back where world points are."""
+        x, y, z = transform_points(self.camera_from_world, points).unbind(-1)
+        assert self.distortion is not None
+        directions = torch.stack([x, -y, -z], -1)
+        return _lens.is_beyond_reach(directions, self.distortion, self.distortion_model, self._frame_radius())
+
+    def _frame_radius(self) -> Tensor:
+        """(..., 1) normalised distance of the farthest corner of the frame from the principal point."""
+        size = self.principal_px.new_tensor([self.width, self.height])
+        farthest = torch.maximum(self.principal_px.abs(), (size - self.principal_px).abs())
+        return (farthest / self.focal_px).detach().norm(dim=-1, keepdim=True)
+
+    def _clip_coefficients(self) -> tuple[Tensor, ...]:
+        """The entries of the perspective matrix that are not constant, (..., 1) each."""
+        matrix = self._undistorted_clip_from_camera().unsqueeze(-3)
+        places = ((0, 0), (1, 1), (0, 2), (1, 2), (2, 2), (2, 3))
+        return tuple(matrix[..., row, column] for row, column in places)
+
+    def _to_world(self, vectors: Tensor, w: int) -> Tensor:
+        """Camera-frame points (w = 1) or directions (w = 0), (..., N, 3), in the world. The extrinsics are rigid."""
+        linear, offset = self.camera_from_world[..., None, :3, :3], self.camera_from_world[..., None, :3, 3]
+        return (linear * (vectors - w * offset).unsqueeze(-1)).sum(-2)
+
+    _TENSORS = ("focal_px", "principal_px", "near", "far", "camera_from_world", "distortion")
+
+    def _map(self, convert: Any) -> Camera:
+        tensors = {name: getattr(self, name) for name in self._TENSORS}
+        return self._replace(**{name: convert(t) for name, t in tensors.items() if t is not None})
 
     def _replace(self, **fields: Any) -> Camera:
-        current = {name: getattr(self, name) for name in (*self._TENSORS, "width", "height")}
-        return Camera(**{**current, **fields})
+        names = (*self._TENSORS, "width", "height", "projection", "distortion_model")
+        return Camera(**{**{name: getattr(self, name) for name in names}, **fields})
 
     def __repr__(self) -> str:
         batch = "one camera" if self.batch_size is None else f"{self.batch_size} cameras"
-        return f"Camera({batch}, {self.width} x {self.height} pixels, {self.near.dtype}, {self.near.device})"
+        kind = "" if self.projection == "perspective" else "orthographic, "
+        kind += "" if self.distortion is None else f"{self.distortion_model} distortion, "
+        return f"Camera({batch}, {kind}{self.width} x {self.height} pixels, {self.near.dtype}, {self.near.device})"
 
 
-def _per_camera(value: Any, name: str, **options: Any) -> Tensor:
+def _check_size(function: str, width: int, height: int) -> None:
+    if width < 1 or height < 1:
+        raise ValueError(f"{function}: width and height must be at least 1, got {width} x {height}.")
+
+
+def _tensor_options(arguments: Any, dtype: torch.dtype, device: Any) -> dict[str, Any]:
+    """dtype and device of the first float tensor among the arguments, else the ones given."""
+    floats = [a for a in arguments if isinstance(a, Tensor) and a.is_floating_point()]
+    return {"dtype": floats[0].dtype if floats else dtype, "device": floats[0].device if floats else device}
+
+
+def _per_camera(function: str, value: Any, name: str, **options: Any) -> Tensor:
     """() for a number, (B,) for (B,) or (B, 1) numbers; one-element tensors count as a batch of one."""
     tensor = torch.as_tensor(value, **options)
     if tensor.ndim > 2 or (tensor.ndim == 2 and tensor.shape[1] != 1):
-        raise ValueError(
-            f"Camera.perspective: {name} must be one number or (B,) numbers, got shape {tuple(tensor.shape)}."
-        )
+        raise ValueError(f"{function}: {name} must be one number or (B,) numbers, got shape {tuple(tensor.shape)}.")
     return tensor.reshape(-1) if tensor.ndim else tensor
 
 
-def _require(holds: Tensor, name: str, expected: str, value: Any) -> None:
+def _require(function: str, holds: Tensor, name: str, expected: str, value: Any) -> None:
     if _checks.can_read(holds) and not bool(holds):
-        raise ValueError(f"Camera.perspective: {name} must be {expected}, got {value}.")
+        raise ValueError(f"{function}: {name} must be {expected}, got {value}.")

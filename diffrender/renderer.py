@@ -40,7 +40,7 @@ class RenderResult:
         normal: (B, H, W, 3) unit normals in world space; 0 on background.
         position: (B, H, W, 3) world positions; 0 on background.
         triangle_id: (B, H, W) int32 rows of mesh.triangles, -1 on background; no gradient.
-        fragments: what the rasterizer returned.
+        fragments: what the rasterizer returned; with a distorting camera, of the mesh that `Camera.split_edges` made.
 
     depth, normal and position belong to the surface at the pixel's centre. Named in `smooth`, they pass through the
     edge op too and are then weighted by coverage like a premultiplied color: near a silhouette divide by alpha first.
@@ -121,11 +121,12 @@ class Renderer:
             ValueError: if the camera has another resolution, or the batch sizes differ.
         """
         self._check_inputs(mesh, camera)
+        mesh, source_triangle = camera.split_edges(mesh)  # changes nothing unless the lens distorts
         clip_positions = camera.clip_positions(mesh.vertices)
         fragments = rasterize(clip_positions, mesh.triangles, (self.height, self.width), cull=self.cull)
         mask = (fragments.triangle_id >= 0).unsqueeze(-1)
 
-        images = self._point_samples(mesh, clip_positions, fragments, mask)
+        images = self._point_samples(mesh, camera, clip_positions, fragments, mask)
         if "color" in images:
             behind = self.background if background is None else background
             if behind is not None:
@@ -138,10 +139,13 @@ class Renderer:
             result.mask = mask
         if "triangle_id" in self.outputs:
             result.triangle_id = fragments.triangle_id
+            if camera.distortion is not None:
+                own = source_triangle[fragments.triangle_id.clamp(min=0).long()]
+                result.triangle_id = torch.where(mask[..., 0], own, -1)
         return result
 
     def _point_samples(
-        self, mesh: Mesh, clip_positions: Tensor, fragments: Fragments, mask: Tensor
+        self, mesh: Mesh, camera: Camera, clip_positions: Tensor, fragments: Fragments, mask: Tensor
     ) -> dict[str, Tensor]:
         """The float outputs at the pixel centres, zero on background."""
         images = {}
@@ -151,8 +155,9 @@ class Renderer:
         if "alpha" in self.outputs:
             images["alpha"] = mask.to(mesh.dtype)
         if "depth" in self.outputs:
-            # Clip-space w is the distance along the axis. Recovered from z/w it would lose its digits far away.
-            images["depth"] = interpolate(clip_positions[..., 3:4], mesh.triangles, fragments)
+            # Not from z/w, which loses its digits far away. Clip-space w is 1 without perspective, and the distance
+            # from the eye for a fisheye lens.
+            images["depth"] = interpolate(camera.depth(mesh.vertices).unsqueeze(-1), mesh.triangles, fragments)
         if "normal" in self.outputs:
             normals = mesh.vertex_normals() if mesh.normals is None else mesh.normals
             triangles = mesh.triangles if mesh.normal_triangles is None else mesh.normal_triangles

@@ -10,6 +10,16 @@ from diffrender.geometry.normals import (
 )
 from diffrender.geometry.primitives import cube, icosphere, quad, torus
 from diffrender.geometry.remesh import remesh
+from diffrender.geometry.rotations import (
+    quaternion_from_rotation,
+    rotation_from_6d,
+    rotation_from_quaternion,
+    rotation_to_6d,
+    se3_exp,
+    se3_log,
+    so3_exp,
+    so3_log,
+)
 from diffrender.geometry.subdivide import subdivide, subdivide_triangles
 from diffrender.geometry.tangents import vertex_tangents
 from diffrender.geometry.topology import Edges, adjacent_triangles, laplacian_matrix, unique_edges
@@ -39,10 +49,18 @@ __all__ = [
     "look_at",
     "orbit_eyes",
     "quad",
+    "quaternion_from_rotation",
     "remesh",
     "rotation",
+    "rotation_from_6d",
+    "rotation_from_quaternion",
+    "rotation_to_6d",
     "safe_normalize",
     "scaling",
+    "se3_exp",
+    "se3_log",
+    "so3_exp",
+    "so3_log",
     "subdivide",
     "subdivide_triangles",
     "torus",

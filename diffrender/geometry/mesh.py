@@ -28,6 +28,9 @@ class Mesh:
         normals: (N, 3) or (B, N, 3) unit normals to shade with; default: `vertex_normals()` of the positions.
         normal_triangles: (T, 3) indices of normals; default: `triangles`.
         colors: (V, C) or (B, V, C) linear values per vertex.
+        material: what the surface is made of: one for all triangles, or a list of them chosen by `material_ids`. The
+            mesh only carries it.
+        material_ids: (T,) integer places in the list of materials, kept as int32; default: 0 for all triangles.
 
     Raises:
         TypeError: on a wrong dtype.
@@ -49,6 +52,8 @@ class Mesh:
         normals: Tensor | None = None,
         normal_triangles: Tensor | None = None,
         colors: Tensor | None = None,
+        material: Any = None,
+        material_ids: Tensor | None = None,
     ):
         self.vertices = _check_floats("vertices", vertices, 3, like=vertices)
         self.triangles = _check_triangles("triangles", triangles, None, "vertices", vertices)
@@ -61,7 +66,21 @@ class Mesh:
             )
         self.texcoord_triangles = self._attribute_triangles("texcoord", self.texcoords, texcoord_triangles)
         self.normal_triangles = self._attribute_triangles("normal", self.normals, normal_triangles)
+        self.material = material
+        self.material_ids = _check_material_ids(material_ids, material, self.triangles)
         self._cache: dict[str, Any] = {}
+
+    @property
+    def materials(self) -> list[Any]:
+        """`material` as a list, empty without one: triangle t is made of `materials[material_ids[t]]`."""
+        if self.material is None:
+            return []
+        return list(self.material) if isinstance(self.material, (list, tuple)) else [self.material]
+
+    def fields_per_triangle(self, rows: Tensor) -> dict[str, Any]:
+        """Constructor arguments that follow the triangles alone, for a mesh whose triangle t comes from `rows[t]`."""
+        ids = None if self.material_ids is None else self.material_ids[rows.long()]
+        return {"material": self.material, "material_ids": ids}
 
     @property
     def vertex_count(self) -> int:
@@ -79,26 +98,28 @@ class Mesh:
     def device(self) -> torch.device:
         return self.vertices.device
 
-    def with_vertices(self, vertices: Tensor, **replaced: Tensor | None) -> Mesh:
+    def with_vertices(self, vertices: Tensor, **replaced: Any) -> Mesh:
         """The same mesh at other positions (any batch axis), sharing the topology caches.
 
         The stored normals belong to the old positions and are dropped; other keyword arguments replace fields.
         """
         return self.replace(vertices=vertices, **{"normals": None, "normal_triangles": None, **replaced})
 
-    def replace(self, **fields: Tensor | None) -> Mesh:
+    def replace(self, **fields: Any) -> Mesh:
         """A copy with some constructor arguments replaced; tensors are shared, not copied."""
         arguments = {**self._fields(), **fields}
-        mesh = Mesh(**arguments)  # type: ignore[arg-type]
+        mesh = Mesh(**arguments)
         if mesh.vertex_count == self.vertex_count and "triangles" not in fields:
             mesh._cache = self._cache
         return mesh
 
     def to(self, *arguments: Any, **options: Any) -> Mesh:
         """Moves and converts like `Tensor.to`: `.to("cuda")`, `.to(torch.float64)`; index tensors keep their type."""
-        moved = {}
+        moved: dict[str, Any] = {}
         for name, tensor in self._fields().items():
-            if tensor is not None and not tensor.is_floating_point():
+            if name == "material":
+                moved[name] = _move_materials(tensor, *arguments, **options)
+            elif tensor is not None and not tensor.is_floating_point():
                 device = torch.empty(0, dtype=self.dtype, device=self.device).to(*arguments, **options).device
                 moved[name] = tensor.to(device)
             else:
@@ -107,8 +128,8 @@ class Mesh:
 
     def detach(self) -> Mesh:
         """The same mesh cut off from autograd."""
-        fields = self._fields().items()
-        return self.replace(**{name: t.detach() for name, t in fields if t is not None and t.is_floating_point()})
+        tensors = {name: t for name, t in self._fields().items() if isinstance(t, Tensor) and t.is_floating_point()}
+        return self.replace(**{name: tensor.detach() for name, tensor in tensors.items()})
 
     def vertex_normals(self, *, weighting: str = "area") -> Tensor:
         """Smooth unit normals of the shape of `vertices`, differentiable: see `diffrender.geometry.vertex_normals`."""
@@ -169,7 +190,7 @@ class Mesh:
         hint = "" if triangles is not None else f" Pass {name}_triangles?"
         return _check_triangles(f"{name}_triangles", indices, self.triangle_count, f"{name}s", attribute, hint)
 
-    def _fields(self) -> dict[str, Tensor | None]:
+    def _fields(self) -> dict[str, Any]:
         """The constructor's arguments; index tables that merely follow `triangles` are left out and go on following."""
 
         def own(table: Tensor | None) -> Tensor | None:
@@ -183,6 +204,8 @@ class Mesh:
             "normals": self.normals,
             "normal_triangles": own(self.normal_triangles),
             "colors": self.colors,
+            "material": self.material,
+            "material_ids": self.material_ids,
         }
 
     def __repr__(self) -> str:
@@ -209,6 +232,33 @@ def _check_floats(name: str, tensor: Tensor, width: int | None, like: Tensor) ->
 
 def _optional_floats(name: str, tensor: Tensor | None, width: int | None, like: Tensor) -> Tensor | None:
     return None if tensor is None else _check_floats(name, tensor, width, like)
+
+
+def _check_material_ids(ids: Tensor | None, material: Any, triangles: Tensor) -> Tensor | None:
+    if ids is None:
+        return None
+    if material is None:
+        raise ValueError("Mesh: material_ids must come with material, got none.")
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"Mesh: material_ids must be int32 or int64, got {getattr(ids, 'dtype', type(ids).__name__)}.")
+    if ids.shape != (triangles.shape[0],):
+        expected = f"have one number per triangle ({triangles.shape[0]},)"
+        raise ValueError(f"Mesh: material_ids must {expected}, got {tuple(ids.shape)}.")
+    if ids.device != triangles.device:
+        raise ValueError(f"Mesh: material_ids is on {ids.device} but triangles is on {triangles.device}. Move one.")
+    count = len(material) if isinstance(material, (list, tuple)) else 1
+    if ids.numel() and _checks.can_read(ids):
+        low, high = (int(x) for x in ids.aminmax())
+        if low < 0 or high >= count:
+            wrong = low if low < 0 else high
+            raise ValueError(f"Mesh: material_ids refers to material {wrong} but there are {count}.")
+    return ids.to(torch.int32)
+
+
+def _move_materials(material: Any, *arguments: Any, **options: Any) -> Any:
+    if isinstance(material, (list, tuple)):
+        return [_move_materials(item, *arguments, **options) for item in material]
+    return material.to(*arguments, **options) if hasattr(material, "to") else material
 
 
 def _check_triangles(
