@@ -4,7 +4,7 @@ from . import _library
 
 _library.load()
 
-from . import geometry, io, losses, metrics, optim  # noqa: E402
+from . import compat, geometry, io, losses, metrics, optim  # noqa: E402
 from ._checks import set_checks  # noqa: E402
 from .camera import Camera  # noqa: E402
 from .color import linear_to_srgb, srgb_to_linear, tonemap  # noqa: E402
@@ -52,6 +52,7 @@ __all__ = [
     "SpotLight",
     "antialias",
     "build_mips",
+    "compat",
     "edge_topology",
     "geometry",
     "interpolate",
