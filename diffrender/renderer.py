@@ -11,6 +11,7 @@ Plain composition of the stages: whatever gradient they have reaches vertices, c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from diffrender import _checks
 from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.normals import safe_normalize
+from diffrender.geometry.packing import pack_meshes
 from diffrender.ops.antialias import antialias
 from diffrender.ops.interpolate import interpolate
 from diffrender.ops.rasterize import Fragments, rasterize
@@ -105,12 +107,17 @@ class Renderer:
         self.cull = cull
 
     def __call__(
-        self, mesh: Mesh, camera: Camera, *, background: Tensor | float | tuple[float, ...] | list[float] | None = None
+        self,
+        mesh: Mesh | Sequence[Mesh],
+        camera: Camera,
+        *,
+        background: Tensor | float | tuple[float, ...] | list[float] | None = None,
     ) -> RenderResult:
-        """Renders one mesh through one camera or through B (without copies), or B shapes of one topology.
+        """Renders one mesh through one camera or B (without copies), B shapes of one topology, or B different meshes.
 
         Args:
-            mesh: vertices (V, 3) or (B, V, 3). Without colors it is white.
+            mesh: vertices (V, 3) or (B, V, 3), or a list of B meshes (V_b, 3), which are packed without padding and
+                each seen by its own camera. Without colors it is white.
             camera: one camera or B of them, of the renderer's resolution.
             background: replaces the renderer's for this call, for example a random one.
 
@@ -120,34 +127,34 @@ class Renderer:
         Raises:
             ValueError: if the camera has another resolution, or the batch sizes differ.
         """
-        self._check_inputs(mesh, camera)
-        mesh, source_triangle = camera.split_edges(mesh)  # changes nothing unless the lens distorts
-        clip_positions = camera.clip_positions(mesh.vertices)
-        fragments = rasterize(clip_positions, mesh.triangles, (self.height, self.width), cull=self.cull)
+        scene = _place_many(mesh, camera) if isinstance(mesh, (list, tuple)) else _place(mesh, camera)
+        self._check_inputs(scene, camera)
+        fragments = rasterize(
+            scene.clip_positions, scene.mesh.triangles, (self.height, self.width), ranges=scene.ranges, cull=self.cull
+        )
         mask = (fragments.triangle_id >= 0).unsqueeze(-1)
 
-        images = self._point_samples(mesh, camera, clip_positions, fragments, mask)
+        images = self._point_samples(scene, fragments, mask)
         if "color" in images:
             behind = self.background if background is None else background
             if behind is not None:
                 images["color"] = torch.where(mask, images["color"], self._background_image(behind, images["color"]))
         if self.edges is not None:
-            self._blend_edges(images, fragments, clip_positions, mesh)
+            self._blend_edges(images, fragments, scene)
 
         result = RenderResult(fragments=fragments, **images)
         if "mask" in self.outputs:
             result.mask = mask
         if "triangle_id" in self.outputs:
             result.triangle_id = fragments.triangle_id
-            if camera.distortion is not None:
-                own = source_triangle[fragments.triangle_id.clamp(min=0).long()]
+            if scene.own_triangle is not None:
+                own = scene.own_triangle[fragments.triangle_id.clamp(min=0).long()]
                 result.triangle_id = torch.where(mask[..., 0], own, -1)
         return result
 
-    def _point_samples(
-        self, mesh: Mesh, camera: Camera, clip_positions: Tensor, fragments: Fragments, mask: Tensor
-    ) -> dict[str, Tensor]:
+    def _point_samples(self, scene: _Scene, fragments: Fragments, mask: Tensor) -> dict[str, Tensor]:
         """The float outputs at the pixel centres, zero on background."""
+        mesh = scene.mesh
         images = {}
         if "color" in self.outputs:
             white = mask.to(mesh.dtype).expand(*mask.shape[:-1], 3)
@@ -157,7 +164,7 @@ class Renderer:
         if "depth" in self.outputs:
             # Not from z/w, which loses its digits far away. Clip-space w is 1 without perspective, and the distance
             # from the eye for a fisheye lens.
-            images["depth"] = interpolate(camera.depth(mesh.vertices).unsqueeze(-1), mesh.triangles, fragments)
+            images["depth"] = interpolate(scene.depth.unsqueeze(-1), mesh.triangles, fragments)
         if "normal" in self.outputs:
             normals = mesh.vertex_normals() if mesh.normals is None else mesh.normals
             triangles = mesh.triangles if mesh.normal_triangles is None else mesh.normal_triangles
@@ -166,14 +173,20 @@ class Renderer:
             images["position"] = interpolate(mesh.vertices, mesh.triangles, fragments)
         return images
 
-    def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, clip_positions: Tensor, mesh: Mesh) -> None:
+    def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene) -> None:
         """Replaces the smooth outputs by their blend across silhouettes: one call for all channels together."""
         names = [name for name in images if name in self.smooth]
         if not names:
             return
         stack = torch.cat([images[name] for name in names], -1)
-        topology = mesh.edge_topology()
-        blended = antialias(stack, fragments, clip_positions, mesh.triangles, method="pairs", topology=topology)
+        blended = antialias(
+            stack,
+            fragments,
+            scene.clip_positions,
+            scene.mesh.triangles,
+            method="pairs",
+            topology=scene.edge_topology(),
+        )
         sizes = [images[name].shape[-1] for name in names]
         images.update(zip(names, blended.split(sizes, -1), strict=True))
 
@@ -187,15 +200,59 @@ class Renderer:
             _checks.fail(ValueError, "Renderer", "background", expected, _checks.shape_text(tensor))
         return tensor
 
-    def _check_inputs(self, mesh: Mesh, camera: Camera) -> None:
+    def _check_inputs(self, scene: _Scene, camera: Camera) -> None:
         if (camera.height, camera.width) != (self.height, self.width):
             expected = f"have the renderer's resolution ({self.height}, {self.width})"
             actual = f"({camera.height}, {camera.width})"
             _checks.fail(ValueError, "Renderer", "camera", expected, actual, "Use camera.scaled or another renderer.")
-        if (
-            mesh.vertices.ndim == 3
-            and camera.batch_size not in (None, 1)
-            and mesh.vertices.shape[0] not in (1, camera.batch_size)
-        ):
-            expected = f"hold {camera.batch_size} shapes, one per camera, or one for all"
-            _checks.fail(ValueError, "Renderer", "mesh", expected, str(mesh.vertices.shape[0]))
+
+
+@dataclass
+class _Scene:
+    """What a call renders: one mesh as the stages need it.
+
+    Attributes:
+        mesh: one topology, or several meshes packed.
+        clip_positions, depth: (V, 4) and (V,) or with a batch axis, of the mesh's vertices.
+        edge_topology: makes the topology when it is needed.
+        ranges: (B, 2) of packed meshes.
+        own_triangle: (T,) what users call each triangle, where that is not its row.
+    """
+
+    mesh: Mesh
+    clip_positions: Tensor
+    depth: Tensor
+    edge_topology: Callable[[], Tensor]
+    ranges: Tensor | None = None
+    own_triangle: Tensor | None = None
+
+
+def _place(mesh: Mesh, camera: Camera) -> _Scene:
+    shapes = mesh.vertices.shape[0] if mesh.vertices.ndim == 3 else 1
+    if shapes > 1 and camera.batch_size not in (None, 1, shapes):
+        expected = f"hold {camera.batch_size} shapes, one per camera, or one for all"
+        _checks.fail(ValueError, "Renderer", "mesh", expected, str(shapes))
+    split, source = camera.split_edges(mesh)  # changes nothing unless the lens distorts
+    own = None if split is mesh else source
+    clip_positions, depth = camera.clip_positions(split.vertices), camera.depth(split.vertices)
+    return _Scene(split, clip_positions, depth, split.edge_topology, own_triangle=own)
+
+
+def _place_many(meshes: Sequence[Mesh], camera: Camera) -> _Scene:
+    """Packed meshes, each with the positions that its own camera gives them; triangles count within each mesh."""
+    if camera.batch_size not in (None, 1, len(meshes)):
+        expected = f"hold one camera, or one for each of the {len(meshes)} meshes"
+        _checks.fail(ValueError, "Renderer", "camera", expected, str(camera.batch_size))
+    cameras = [camera if camera.batch_size is None else camera[k % len(camera)] for k in range(len(meshes))]
+    split = [own_camera.split_edges(mesh) for mesh, own_camera in zip(meshes, cameras, strict=True)]
+    meshes = [mesh for mesh, _ in split]
+    packed = pack_meshes(meshes)
+    pairs = list(zip(meshes, cameras, strict=True))
+    return _Scene(
+        packed.mesh,
+        torch.cat([own_camera.clip_positions(mesh.vertices) for mesh, own_camera in pairs]),
+        torch.cat([own_camera.depth(mesh.vertices) for mesh, own_camera in pairs]),
+        lambda: packed.edge_topology(meshes),
+        packed.ranges,
+        torch.cat([source for _, source in split]),
+    )

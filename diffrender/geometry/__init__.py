@@ -8,6 +8,7 @@ from diffrender.geometry.normals import (
     triangle_normals,
     vertex_normals,
 )
+from diffrender.geometry.packing import PackedMeshes, pack_meshes
 from diffrender.geometry.primitives import cube, icosphere, quad, torus
 from diffrender.geometry.remesh import remesh
 from diffrender.geometry.rotations import (
@@ -40,6 +41,7 @@ from diffrender.geometry.transforms import (
 __all__ = [
     "Edges",
     "Mesh",
+    "PackedMeshes",
     "adjacent_triangles",
     "affine",
     "compose",
@@ -48,6 +50,7 @@ __all__ = [
     "laplacian_matrix",
     "look_at",
     "orbit_eyes",
+    "pack_meshes",
     "quad",
     "quaternion_from_rotation",
     "remesh",
