@@ -97,9 +97,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rasterize(const Tensor& clip_position
   return {triangle_id, barycentrics, depth, gradients};
 }
 
+// `triangle_id` may be the rows from `first_row` on of an image of `height` rows; height < 0: it is the whole image.
 Tensor rasterize_backward(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& visible,
                           const std::optional<Tensor>& grad_barycentrics, const std::optional<Tensor>& grad_depth,
-                          const std::optional<Tensor>& grad_derivatives, int64_t algorithm) {
+                          const std::optional<Tensor>& grad_derivatives, int64_t algorithm, int64_t height,
+                          int64_t first_row) {
   const DeviceScope device(clip_positions);
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   const Tensor triangle_id = as_contiguous(visible);
@@ -108,14 +110,16 @@ Tensor rasterize_backward(const Tensor& clip_positions, const Tensor& triangle_i
   };
   const auto gb = dense(grad_barycentrics), gd = dense(grad_depth), gx = dense(grad_derivatives);
   const Tensor grad = new_zeros(positions, {positions.size(0), positions.size(1), 4});
+  const int64_t image_height = height < 0 ? triangle_id.size(1) : height;
   dispatch_floating(positions, [&](auto zero) {
     using scalar_t = decltype(zero);
-    const RasterizeBackward<scalar_t> kernel{raster_mesh<scalar_t>(positions, triangles, std::nullopt, Cull::none),
-                                             Viewport<scalar_t>::make(triangle_id.size(2), triangle_id.size(1)),
-                                             data<int32_t>(triangle_id),
-                                             data_or_null<scalar_t>(gb),
-                                             data_or_null<scalar_t>(gd),
-                                             data_or_null<scalar_t>(gx)};
+    const RasterizeBackward<scalar_t> kernel{
+        raster_mesh<scalar_t>(positions, triangles, std::nullopt, Cull::none),
+        Viewport<scalar_t>::make_band(triangle_id.size(2), image_height, first_row, triangle_id.size(1)),
+        data<int32_t>(triangle_id),
+        data_or_null<scalar_t>(gb),
+        data_or_null<scalar_t>(gd),
+        data_or_null<scalar_t>(gx)};
     const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
     const int64_t targets = positions.size(0), pixels = triangle_id.numel();
     if (grad.is_cuda() || scatter != ScatterAlgorithm::native || gx.has_value()) {
@@ -135,7 +139,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "int cull, bool derivatives, int driver) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "rasterize_backward(Tensor clip_positions, Tensor triangles, Tensor triangle_id, Tensor? grad_barycentrics, "
-      "Tensor? grad_depth, Tensor? grad_derivatives, int scatter) -> Tensor");
+      "Tensor? grad_depth, Tensor? grad_derivatives, int scatter, int height=-1, int first_row=0) -> Tensor");
 }
 
 DR_REGISTER("rasterize", &rasterize)

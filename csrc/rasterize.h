@@ -15,6 +15,10 @@ struct FragmentOutput {
 
   DR_HD void write_background(int64_t pixel) const {
     triangle_id[pixel] = -1;
+    write_values_of_background(pixel);
+  }
+
+  DR_HD void write_values_of_background(int64_t pixel) const {
     barycentrics[2 * pixel] = 0;
     barycentrics[2 * pixel + 1] = 0;
     depth[pixel] = 1;

@@ -15,6 +15,7 @@
 
 #include "rasterize.h"
 #include "rasterize_coverage_cpu.h"
+#include "rasterize_row_cpu.h"
 
 namespace diffrender {
 
@@ -323,71 +324,16 @@ class Band {
   }
 
   void resolve(int32_t row, bool drawn) {
-    const FragmentOutput<scalar_t>& out = in_.output;
+    const RowWriter<scalar_t> writer{in_.mesh, in_.viewport, in_.output, in_.column_centers};
     const int64_t pixel = (item_ * in_.viewport.height + row) * width_;
     if (!drawn) {
-      write_background(pixel, width_);
+      std::fill_n(in_.output.triangle_id + pixel, width_, -1);
+      writer.write_background(pixel, width_);
       return;
     }
     const int32_t* const ids = ids_.get() + row_offset(row);
-    std::memcpy(out.triangle_id + pixel, ids, sizeof(int32_t) * width_);
-    const scalar_t fy = in_.viewport.center_y(row);
-    for (int32_t c = 0; c < width_;) {
-      const int32_t triangle = ids[c];
-      int32_t end = c + 1;
-      while (end < width_ && ids[end] == triangle) ++end;
-      if (triangle < 0) {
-        write_background(pixel + c, end - c);
-      } else {
-        int32_t index[3];
-        in_.mesh.indices(triangle, index);
-        const Vec4<scalar_t> v[3] = {in_.mesh.vertex(item_, index[0]), in_.mesh.vertex(item_, index[1]),
-                                     in_.mesh.vertex(item_, index[2])};
-        if (out.derivatives == nullptr) {
-          write_run(pixel, c, end, fy, v);
-        } else {
-          for (int32_t i = c; i < end; ++i) out.write(pixel + i, v, in_.viewport, i, row);
-        }
-      }
-      c = end;
-    }
-  }
-
-  void write_background(int64_t pixel, int32_t count) const {
-    const FragmentOutput<scalar_t>& out = in_.output;
-    std::fill_n(out.triangle_id + pixel, count, -1);
-    std::fill_n(out.barycentrics + 2 * pixel, 2 * static_cast<int64_t>(count), scalar_t(0));
-    std::fill_n(out.depth + pixel, count, scalar_t(1));
-    if (out.derivatives != nullptr) {
-      std::fill_n(out.derivatives + 4 * pixel, 4 * static_cast<int64_t>(count), scalar_t(0));
-    }
-  }
-
-  // FragmentOutput::write() for a run of pixels of one triangle, without derivatives. Blocks may reach beyond the run:
-  // what they write there belongs to later runs of the same row, which overwrite it.
-  void write_run(int64_t pixel, int32_t begin, int32_t end, scalar_t fy, const Vec4<scalar_t> v[3]) const {
-    scalar_t* const barycentrics = in_.output.barycentrics + 2 * pixel;
-    scalar_t* const depth = in_.output.depth + pixel;
-    int32_t c = begin;
-    const scalar_t q0y = v[0].y - fy * v[0].w, q1y = v[1].y - fy * v[1].w, q2y = v[2].y - fy * v[2].w;
-    for (; c < end && c + kLanes <= width_; c += kLanes) {
-      const Values fx = load_lanes<Values>(in_.column_centers + c);
-      const Values q0x = v[0].x - fx * v[0].w, q1x = v[1].x - fx * v[1].w, q2x = v[2].x - fx * v[2].w;
-      const Values a0 = q1x * q2y - q1y * q2x, a1 = q2x * q0y - q2y * q0x, a2 = q0x * q1y - q0y * q1x;
-      const Values inverse = reciprocal_or_zero_lanes<scalar_t>(a0 + a1 + a2);
-      const Values z = a0 * v[0].z + a1 * v[1].z + a2 * v[2].z, w = a0 * v[0].w + a1 * v[1].w + a2 * v[2].w;
-      store_lanes(depth + c, z * reciprocal_or_zero_lanes<scalar_t>(w));
-      const Values b0 = a0 * inverse, b1 = a1 * inverse;
-      store_lanes(barycentrics + 2 * c, interleave_low(b0, b1));
-      store_lanes(barycentrics + 2 * c + kLanes, interleave_high(b0, b1));
-    }
-    for (; c < end; ++c) {
-      const PixelFrame<scalar_t> f = pixel_frame(v, in_.column_centers[c], fy);
-      const scalar_t inverse = reciprocal_or_zero(f.a[0] + f.a[1] + f.a[2]);
-      barycentrics[2 * c] = f.a[0] * inverse;
-      barycentrics[2 * c + 1] = f.a[1] * inverse;
-      depth[c] = depth_at(v, f.a);
-    }
+    std::memcpy(in_.output.triangle_id + pixel, ids, sizeof(int32_t) * width_);
+    writer.write_row(item_, row, ids);
   }
 
   const BandInput<scalar_t>& in_;

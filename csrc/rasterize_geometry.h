@@ -20,10 +20,11 @@ enum class Cull : int32_t { none = 0, back = 1, front = 2 };
 
 template <class scalar_t>
 struct Viewport {
-  int32_t width, height;  // pixels
+  int32_t width, height;  // pixels that are worked on
   scalar_t half_width, half_height;
   scalar_t step_x, step_y;  // NDC per pixel
   scalar_t guard;           // |x|, |y| up to guard * w are snapped without overflow
+  int32_t first_row = 0;    // of the image, where `height` is only a band of its rows
 
   static Viewport make(int64_t width, int64_t height) {
     const scalar_t longest = static_cast<scalar_t>(width > height ? width : height);
@@ -32,9 +33,17 @@ struct Viewport {
             scalar_t(4194304) / longest};
   }
 
+  // `rows` rows from `first_row` on of an image of that size.
+  static Viewport make_band(int64_t width, int64_t height, int64_t first_row, int64_t rows) {
+    Viewport band = make(width, height);
+    band.height = static_cast<int32_t>(rows);
+    band.first_row = static_cast<int32_t>(first_row);
+    return band;
+  }
+
   // NDC of the centres of a column and a row; row 0 is the top.
   DR_HD scalar_t center_x(int32_t column) const { return (column + scalar_t(0.5)) * step_x - 1; }
-  DR_HD scalar_t center_y(int32_t row) const { return 1 - (row + scalar_t(0.5)) * step_y; }
+  DR_HD scalar_t center_y(int32_t row) const { return 1 - (row + first_row + scalar_t(0.5)) * step_y; }
 };
 
 // The mesh as a rasterizer reads it.

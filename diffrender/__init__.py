@@ -21,6 +21,7 @@ from .lights import (  # noqa: E402
 from .materials import Material, MaterialSample  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.build_mips import build_mips  # noqa: E402
+from .ops.fragments_at import fragments_at  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
 from .ops.irradiance_sh import irradiance_sh, sh_from_environment, window_sh  # noqa: E402
 from .ops.perturb_normals import perturb_normals  # noqa: E402
@@ -54,6 +55,7 @@ __all__ = [
     "build_mips",
     "compat",
     "edge_topology",
+    "fragments_at",
     "geometry",
     "interpolate",
     "io",

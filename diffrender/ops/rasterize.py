@@ -175,7 +175,9 @@ class _RasterizeBackward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives):
+    def forward(
+        positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, height=-1, first_row=0
+    ):
         return torch.ops.diffrender.rasterize_backward(
             positions,
             triangles,
@@ -184,6 +186,8 @@ class _RasterizeBackward(torch.autograd.Function):
             grad_depth,
             grad_derivatives,
             scatter_algorithm(positions),
+            height,
+            first_row,
         )
 
     @staticmethod
@@ -207,7 +211,17 @@ def _(positions, triangles, ranges, beneath, height, width, cull, derivatives, d
 
 
 @register_fake("rasterize_backward")
-def _(positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, scatter):
+def _(
+    positions,
+    triangles,
+    triangle_id,
+    grad_barycentrics,
+    grad_depth,
+    grad_derivatives,
+    scatter,
+    height=-1,
+    first_row=0,
+):
     return positions.new_empty(positions.shape)
 
 

@@ -7,6 +7,7 @@ calls behind it, calls that have to fail with a given message, and calls on empt
 from tests.ops.rows import (
     antialias,
     build_mips,
+    fragments_at,
     interpolate,
     irradiance_sh,
     perturb_normals,
@@ -23,6 +24,7 @@ __all__ = ["CONTRACTS", "Contract", "Example"]
 
 CONTRACTS = [
     rasterize.contract(),
+    fragments_at.contract(),
     interpolate.contract(),
     antialias.contract(),
     irradiance_sh.contract(),
