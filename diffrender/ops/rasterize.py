@@ -166,7 +166,7 @@ class _Rasterize(torch.autograd.Function):
             return (None, *nothing)
         positions, triangles, triangle_id = ctx.saved_tensors
         grad = _RasterizeBackward.apply(
-            positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives
+            positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, -1, 0
         )
         return (grad, *nothing)
 
@@ -175,9 +175,7 @@ class _RasterizeBackward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, height=-1, first_row=0
-    ):
+    def forward(positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, height, first_row):
         return torch.ops.diffrender.rasterize_backward(
             positions,
             triangles,
