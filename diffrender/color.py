@@ -69,7 +69,7 @@ def tonemap(radiance: Tensor, operator: str = "reinhard", *, exposure: Tensor | 
         >>> tonemap(torch.tensor([0.0, 1.0, 3.0, -1.0]), "reinhard").tolist()
         [0.0, 0.5, 0.75, -0.5]
     """
-    _checks.check_floating("tonemap", "radiance", radiance)
+    radiance = _checks.check_floating("tonemap", "radiance", radiance)
     _checks.check_choice("tonemap", "operator", operator, TONE_CURVES)
     x = radiance if isinstance(exposure, float) and exposure == 0 else radiance * 2**exposure
     if operator == "linear":

@@ -116,7 +116,8 @@ class Light:
             if value.shape != state[name].shape:
                 expected = f"have shape {_checks.shape_text(value)}"
                 _checks.fail(ValueError, "load_state_dict", name, expected, _checks.shape_text(state[name]))
-            with torch.no_grad():
+        with torch.no_grad():
+            for name, value in self.tensors():
                 value.copy_(state[name])
 
     def __repr__(self) -> str:

@@ -178,7 +178,7 @@ class Material:
         def channels(name: str, picture: Tensor | None, first: int, last: int, absent: float | None) -> Any:
             if picture is None:
                 return absent
-            _checks.check_floating("Material.from_gltf", name, picture)
+            picture = _checks.check_floating("Material.from_gltf", name, picture)
             if picture.dim() not in (3, 4) or picture.shape[-1] < last:
                 expected = f"have shape (Ht, Wt, C) with at least {last} channels"
                 _checks.fail(ValueError, "Material.from_gltf", name, expected, _checks.shape_text(picture))

@@ -87,6 +87,15 @@ def test_state_of_another_light_is_refused():
         dr.AmbientLight().load_state_dict({"color": torch.ones(3)})
 
 
+def test_failed_load_changes_nothing():
+    light = dr.PointLight((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))
+    state = {name: value + 1 for name, value in light.state_dict().items()} | {"radius": torch.ones(2)}
+    with pytest.raises(ValueError, match=r"load_state_dict: radius must have shape \(\), got \(2,\)"):
+        light.load_state_dict(state)
+    assert light.position.tolist() == [1, 2, 3]
+    assert light.color.tolist() == [4, 5, 6]
+
+
 @pytest.mark.parametrize("make", ALL)
 def test_to_converts_all_values_and_keeps_the_graph(make):
     light = make()

@@ -62,15 +62,10 @@ def vertex_tangents(
         [1.0, 0.0, 0.0, 1.0]
     """
     name = "vertex_tangents"
-    _checks.check_floating(name, "vertices", vertices)
-    for argument, value, width in (("vertices", vertices, 3), ("texcoords", texcoords, 2), ("normals", normals, 3)):
-        if value is None:
-            continue
-        _checks.check_floating(name, argument, value)
-        if value.dim() not in (2, 3) or value.shape[-1] != width:
-            expected = f"have shape (N, {width}) or (B, N, {width})"
-            _checks.fail(ValueError, name, argument, expected, _checks.shape_text(value))
-        _checks.check_same_type(name, argument, value, "vertices", vertices)
+    vertices = _check_rows(name, "vertices", vertices, 3, None)
+    texcoords = _check_rows(name, "texcoords", texcoords, 2, vertices)
+    if normals is not None:
+        normals = _check_rows(name, "normals", normals, 3, vertices)
     tables = {"triangles": triangles, "texcoord_triangles": texcoord_triangles, "normal_triangles": normal_triangles}
     tables = {key: triangles if table is None else table for key, table in tables.items()}
     owners = {"triangles": ("vertices", vertices), "texcoord_triangles": ("texcoords", texcoords),
@@ -95,6 +90,16 @@ def vertex_tangents(
     tangents = safe_normalize(_reject(safe_normalize(sums), unit_normals))
     w = side.repeat_interleave(3)[corner_of_row].to(tangents.dtype)
     return torch.cat([tangents, w.unsqueeze(-1).expand(*tangents.shape[:-1], 1)], -1), rows.to(torch.int32)
+
+
+def _check_rows(function: str, argument: str, value: object, width: int, like: Tensor | None) -> Tensor:
+    rows = _checks.check_floating(function, argument, value)
+    if rows.dim() not in (2, 3) or rows.shape[-1] != width:
+        expected = f"have shape (N, {width}) or (B, N, {width})"
+        _checks.fail(ValueError, function, argument, expected, _checks.shape_text(rows))
+    if like is not None:
+        _checks.check_same_type(function, argument, rows, "vertices", like)
+    return rows
 
 
 def _triangle_tangents(

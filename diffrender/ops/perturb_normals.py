@@ -25,6 +25,8 @@ from ._shade import as_map, as_triangle_id, check_sizes
 # Direction of the green channel: up in the picture (glTF, OpenGL, Blender) or down (DirectX, Unreal).
 CONVENTIONS = ("opengl", "directx")
 _DRIVER_AUTOMATIC = 0
+# A narrower blend is a step, whose slope overflows.
+_NARROWEST = 1e-6
 
 
 def perturb_normals(
@@ -56,7 +58,7 @@ def perturb_normals(
         geometric_normals: map of 3 channels of what the surface really is, for grazing view; default `normals`.
         view_directions: map of 3 channels of directions to the viewer, camera_position - positions, of any length; a
             constant for orthographic cameras. Without them nothing is bent back.
-        grazing: cosine of normal and view below which the normal is bent back; 0 switches it off. On a back face
+        grazing: cosine of normal and view below which the normal is bent back; below 1e-6 never. On a back face
             (geometric normal away from the viewer) the cosine changes its sign, as the normal will when it is shaded.
         mask: (B, H, W) bool, or the `triangle_id` of fragments: pixels that are False or negative give 0 and no
             gradient, whatever their maps hold (NaN included).
@@ -106,7 +108,7 @@ def perturb_normals(
         view = add("view_directions", view_directions, 3)
         geometric = first if geometric_normals is None else add("geometric_normals", geometric_normals, 3)
     check_sizes(name, maps)
-    if grazing == 0:
+    if grazing < _NARROWEST:
         geometric = view = None
     triangle_id = None
     if mask is not None:

@@ -8,7 +8,7 @@ from tests.ops.contract import CONTRACTS
 from tests.support.vocabulary import relative_error, rnd
 
 F64 = torch.float64
-ROWS = [pytest.param(c, id=c.name) for c in CONTRACTS if c.name.startswith(("shade_", "irradiance_"))]
+ROWS = [pytest.param(c, id=c.name) for c in CONTRACTS if c.name.startswith(("shade_", "irradiance_", "perturb_"))]
 
 pytestmark = [
     pytest.mark.cuda,
