@@ -1,5 +1,7 @@
 """fragments_at gives bit for bit what rasterize gives, for the whole image and for bands of it."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -37,7 +39,7 @@ def test_bands_put_together_are_the_image(derivatives: bool) -> None:
                 positions, triangles, fragments.triangle_id[:, a:b].contiguous(), height=size[0], first_row=a,
                 derivatives=derivatives,
             )
-            for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+            for a, b in itertools.pairwise(cuts)
         ]  # fmt: skip
         for index in range(1, 4 if derivatives else 3):
             whole, joined = fragments[index], torch.cat([band[index] for band in bands], 1)
