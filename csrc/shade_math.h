@@ -55,6 +55,8 @@ DR_HD double select(bool mask, double a, double b) { return mask ? a : b; }
 DR_HD float square_root(float value) { return ::sqrtf(value); }
 DR_HD double square_root(double value) { return ::sqrt(value); }
 DR_HD bool any(bool mask) { return mask; }
+DR_HD float sum_of_lanes(float value) { return value; }
+DR_HD double sum_of_lanes(double value) { return value; }
 DR_HD float logarithm(float value) { return ::logf(value); }
 DR_HD double logarithm(double value) { return ::log(value); }
 DR_HD float exponential(float value) { return ::expf(value); }

@@ -50,6 +50,12 @@ DR_HD Packet<scalar_t> select(PacketMask<scalar_t> mask, Packet<scalar_t> a, Pac
 DR_HD bool any(PacketMask<float> mask) { return any_lane(mask.v); }
 DR_HD bool any(PacketMask<double> mask) { return any_lane(__builtin_convertvector(mask.v, IntLanes)); }
 
+template <class scalar_t>
+DR_HD scalar_t sum_of_lanes(Packet<scalar_t> value) {
+  const scalar_t low = (value.v[0] + value.v[1]) + (value.v[2] + value.v[3]);
+  return low + ((value.v[4] + value.v[5]) + (value.v[6] + value.v[7]));
+}
+
 // The loop is unrolled and becomes vector instructions.
 template <class scalar_t>
 DR_HD Packet<scalar_t> square_root(Packet<scalar_t> value) {

@@ -22,9 +22,11 @@ from .materials import Material, MaterialSample  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.build_mips import build_mips  # noqa: E402
 from .ops.fragments_at import fragments_at  # noqa: E402
+from .ops.cube_from_lat_long import cube_from_lat_long  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
 from .ops.irradiance_sh import irradiance_sh, sh_from_environment, window_sh  # noqa: E402
 from .ops.perturb_normals import perturb_normals  # noqa: E402
+from .ops.prefilter_environment import prefilter_environment  # noqa: E402
 from .ops.rasterize import Fragments, rasterize  # noqa: E402
 from .ops.shade_blinn_phong import shade_blinn_phong  # noqa: E402
 from .ops.shade_lambert import shade_lambert  # noqa: E402
@@ -54,6 +56,7 @@ __all__ = [
     "antialias",
     "build_mips",
     "compat",
+    "cube_from_lat_long",
     "edge_topology",
     "fragments_at",
     "geometry",
@@ -67,6 +70,7 @@ __all__ = [
     "optim",
     "pack_lights",
     "perturb_normals",
+    "prefilter_environment",
     "rasterize",
     "roughness_from_unbounded",
     "save_image",

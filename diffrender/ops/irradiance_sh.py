@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from ._cube import cube_texels
 from ._shade import as_map, as_triangle_id
 
 CONVENTIONS = ("unsigned", "condon_shortley")
@@ -122,7 +123,7 @@ def sh_from_environment(environment: Tensor, *, convention: str = "unsigned") ->
         expected = "have shape (B, H, W, C) or (B, 6, S, S, C), with or without B"
         _checks.fail(ValueError, "sh_from_environment", "environment", expected, _checks.shape_text(radiance))
     rows, columns = radiance.shape[-3:-1]
-    directions, solid_angle = _cube_texels(rows) if is_cube else _lat_long_texels(rows, columns)
+    directions, solid_angle = cube_texels(rows) if is_cube else _lat_long_texels(rows, columns)
     weights = _evaluate_basis(directions, convention) * solid_angle.unsqueeze(-1)
     weights = weights.reshape(-1, 9).to(radiance)
     lead = radiance.shape[: -4 if is_cube else -3]
@@ -168,21 +169,6 @@ def _lat_long_texels(rows: int, columns: int) -> tuple[Tensor, Tensor]:
     directions = torch.stack([theta.sin() * phi.sin(), theta.cos(), -theta.sin() * phi.cos()], -1)
     band = (edges[:-1].cos() - edges[1:].cos()) * (2 * math.pi / columns)
     return directions, band.unsqueeze(-1).expand(rows, columns)
-
-
-def _cube_texels(size: int) -> tuple[Tensor, Tensor]:
-    """Unit directions (6, S, S, 3) of the texel centres, and solid angles (6, S, S), float64."""
-    edges = torch.linspace(-1, 1, size + 1, dtype=torch.float64)
-    center = (edges[:-1] + edges[1:]) / 2
-    t, s = torch.meshgrid(center, center, indexing="ij")  # s to the right, t down
-    one = torch.ones_like(s)
-    faces = [(one, -t, -s), (-one, -t, s), (s, one, t), (s, -one, -t), (s, -t, one), (-s, -t, -one)]
-    vectors = torch.stack([torch.stack(face, -1) for face in faces])
-    # Solid angle of the corner rectangle (0, 0) to (x, y); differences of it are exact for every texel.
-    x, y = edges[:, None], edges[None, :]
-    corner = torch.atan2(x * y, (x * x + y * y + 1).sqrt())
-    solid = corner[1:, 1:] - corner[:-1, 1:] - corner[1:, :-1] + corner[:-1, :-1]
-    return vectors / vectors.norm(dim=-1, keepdim=True), solid.expand(6, size, size)
 
 
 class _IrradianceSh(torch.autograd.Function):

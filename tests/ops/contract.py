@@ -8,9 +8,11 @@ from tests.ops.rows import (
     antialias,
     build_mips,
     fragments_at,
+    cube_from_lat_long,
     interpolate,
     irradiance_sh,
     perturb_normals,
+    prefilter_environment,
     rasterize,
     shade_blinn_phong,
     shade_lambert,
@@ -36,4 +38,6 @@ CONTRACTS = [
     texture.with_mips(),
     build_mips.contract(),
     texture_cube.contract(),
+    cube_from_lat_long.contract(),
+    prefilter_environment.contract(),
 ]

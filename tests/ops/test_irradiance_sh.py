@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import diffrender as dr
-from diffrender.ops.irradiance_sh import _cube_texels, _evaluate_basis, _lat_long_texels
+from diffrender.ops._cube import cube_texels
+from diffrender.ops.irradiance_sh import _evaluate_basis, _lat_long_texels
 from tests.ops.rows.shade import checked_mask, surface
 from tests.support.vocabulary import relative_error, rnd
 
@@ -52,7 +53,7 @@ def test_values_equal_the_published_constants():
 def test_cube_and_lat_long_agree():
     direction = torch.tensor([0.48, 0.6, -0.64], dtype=F64)
     pictures = []
-    for directions, _ in (_lat_long_texels(128, 256), _cube_texels(64)):
+    for directions, _ in (_lat_long_texels(128, 256), cube_texels(64)):
         lobe = torch.exp(4 * (directions @ direction - 1))
         pictures.append(torch.stack([lobe, 1 + directions[..., 0], directions[..., 1] ** 2], -1))
     lat_long, cube = (dr.sh_from_environment(p) for p in pictures)
@@ -60,7 +61,7 @@ def test_cube_and_lat_long_agree():
 
 
 def test_texels_cover_the_sphere():
-    for directions, solid_angle in (_lat_long_texels(9, 7), _cube_texels(5)):
+    for directions, solid_angle in (_lat_long_texels(9, 7), cube_texels(5)):
         assert solid_angle.sum().item() == pytest.approx(4 * math.pi, rel=1e-12)
         assert torch.allclose(directions.norm(dim=-1), torch.ones_like(solid_angle))
 

@@ -1,0 +1,152 @@
+// Lat-long panorama to cube map: every texel is the mean of the panorama over the solid angle that it covers.
+//
+// The panorama is bilinear between its texel centres, around the seam at +-180 degrees and over the poles: beyond the
+// first and the last row lies the same row on the opposite meridian. The mean is a midpoint sum over n x n parts of
+// the texel, weighted by their solid angles, with parts no wider than half of the panorama's texels there: n grows
+// towards the poles, where meridians meet.
+#pragma once
+
+#include "cube.h"
+
+namespace diffrender {
+
+constexpr double kPi = 3.14159265358979323846;
+
+// The four texels around a direction and their weights.
+template <class scalar_t>
+struct LatLongTaps {
+  int64_t index[4];
+  scalar_t weight[4];
+};
+
+template <class scalar_t>
+struct LatLongSampler {
+  static constexpr int32_t kMostParts = 32;  // along an axis; only texels next to a pole need as many
+
+  int32_t height, width, size;
+
+  // Row 0 looks up, the middle column to -z, columns go on to +x.
+  DR_HD LatLongTaps<scalar_t> taps(Vec3<scalar_t> d) const {
+    const scalar_t across = std::sqrt(d.x * d.x + d.z * d.z);
+    const scalar_t theta = std::atan2(across, d.y), phi = std::atan2(d.x, -d.z);
+    const scalar_t y = theta * (static_cast<scalar_t>(height) / scalar_t(kPi)) - scalar_t(0.5);
+    const scalar_t x = (phi / scalar_t(2 * kPi) + scalar_t(0.5)) * static_cast<scalar_t>(width) - scalar_t(0.5);
+    const scalar_t floor_y = std::floor(y), part = y - floor_y;
+    const int32_t row = static_cast<int32_t>(floor_y);
+    LatLongTaps<scalar_t> t;
+    for (int k = 0; k < 2; ++k) {
+      const int32_t wanted = row + k;
+      const bool over_pole = wanted < 0 || wanted >= height;
+      const int64_t line = static_cast<int64_t>(wanted < 0 ? 0 : wanted >= height ? height - 1 : wanted) * width;
+      const scalar_t shifted = over_pole ? x + scalar_t(0.5) * static_cast<scalar_t>(width) : x;
+      const scalar_t floor_x = std::floor(shifted), beyond = shifted - floor_x;
+      const int32_t column = wrapped(static_cast<int32_t>(floor_x));
+      const scalar_t share = k == 0 ? 1 - part : part;
+      t.index[2 * k] = line + column;
+      t.index[2 * k + 1] = line + wrapped(column + 1);
+      t.weight[2 * k] = share * (1 - beyond);
+      t.weight[2 * k + 1] = share * beyond;
+    }
+    return t;
+  }
+
+  // Columns are at most one and a half rounds away.
+  DR_HD int32_t wrapped(int32_t column) const {
+    if (column < 0) return column + width;
+    return column >= width ? column - width : column;
+  }
+
+  // Calls visit(taps, share) for the parts of a texel; shares add up to 1.
+  template <class F>
+  DR_HD void for_each_part(int32_t face, int32_t row, int32_t column, const F& visit) const {
+    const scalar_t h = scalar_t(2) / static_cast<scalar_t>(size);
+    const scalar_t u0 = static_cast<scalar_t>(column) * h - 1, v0 = static_cast<scalar_t>(row) * h - 1;
+    const int32_t n = parts(face, u0 + h / 2, v0 + h / 2, h);
+    const scalar_t step = h / static_cast<scalar_t>(n);
+    scalar_t total = 0;
+    for (int32_t k = 0; k < n * n; ++k) total += solid_angle(part(u0, v0, step, n, k));
+    for (int32_t k = 0; k < n * n; ++k) {
+      const Vec3<scalar_t> at = part(u0, v0, step, n, k);
+      visit(taps(FaceFrame<scalar_t>::to_world(face, at)), solid_angle(at) / total);
+    }
+  }
+
+  DR_HD static Vec3<scalar_t> part(scalar_t u0, scalar_t v0, scalar_t step, int32_t n, int32_t k) {
+    const scalar_t i = static_cast<scalar_t>(k % n) + scalar_t(0.5), j = static_cast<scalar_t>(k / n) + scalar_t(0.5);
+    return {u0 + i * step, v0 + j * step, 1};
+  }
+
+  // Up to a constant.
+  DR_HD static scalar_t solid_angle(Vec3<scalar_t> at) {
+    const scalar_t squared = dot(at, at);
+    return scalar_t(1) / (squared * std::sqrt(squared));
+  }
+
+  DR_HD int32_t parts(int32_t face, scalar_t u, scalar_t v, scalar_t h) const {
+    const scalar_t length = std::sqrt(1 + u * u + v * v), angle = h / length;  // of a side, at most
+    const Vec3<scalar_t> d = FaceFrame<scalar_t>::to_world(face, {u, v, 1});
+    const scalar_t sine = std::sqrt(d.x * d.x + d.z * d.z) / length - angle * scalar_t(0.70710678);
+    const scalar_t tall = scalar_t(kPi) / static_cast<scalar_t>(height);
+    const scalar_t wide = scalar_t(2 * kPi) / static_cast<scalar_t>(width) * (sine > 0 ? sine : scalar_t(0));
+    const scalar_t widest = (tall < wide ? tall : wide) * scalar_t(0.5);
+    const scalar_t least = widest * static_cast<scalar_t>(kMostParts);
+    if (angle >= least) return kMostParts;
+    return static_cast<int32_t>(std::ceil(angle * static_cast<scalar_t>(kMostParts) / least));
+  }
+
+  // Calls body(item, texel, face, row, column) over a range of texels of all items.
+  template <class F>
+  DR_HD void for_each_texel(int64_t begin, int64_t end, const F& body) const {
+    for_each_index(begin, end, static_cast<int64_t>(size) * size, [&](int64_t index, int64_t which) {
+      const int32_t local = static_cast<int32_t>(index - which * size * size);
+      body(which / 6, index, static_cast<int32_t>(which % 6), local / size, local % size);
+    });
+  }
+};
+
+template <class scalar_t>
+struct CubeFromLatLongForward {
+  LatLongSampler<scalar_t> sampler;
+  const scalar_t* panorama;  // [B, H, W, C]
+  scalar_t* cube;            // [B, 6, S, S, C], zero on entry
+  int32_t channels;
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    const int64_t per_item = static_cast<int64_t>(sampler.height) * sampler.width * channels;
+    sampler.for_each_texel(begin, end, [&](int64_t item, int64_t texel, int32_t face, int32_t row, int32_t column) {
+      const scalar_t* const from = panorama + item * per_item;
+      scalar_t* const out = cube + texel * channels;
+      sampler.for_each_part(face, row, column, [&](const LatLongTaps<scalar_t>& taps, scalar_t share) {
+        for (int k = 0; k < 4; ++k) {
+          const scalar_t weight = share * taps.weight[k];
+          const scalar_t* const in = from + taps.index[k] * channels;
+          for (int32_t c = 0; c < channels; ++c) out[c] += weight * in[c];
+        }
+      });
+    });
+  }
+};
+
+// The transpose.
+template <class scalar_t>
+struct CubeFromLatLongBackward {
+  LatLongSampler<scalar_t> sampler;
+  const scalar_t* grad_cube;  // [B, 6, S, S, C]
+  int32_t channels;
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    const int64_t per_item = static_cast<int64_t>(sampler.height) * sampler.width * channels;
+    sampler.for_each_texel(begin, end, [&](int64_t item, int64_t texel, int32_t face, int32_t row, int32_t column) {
+      const scalar_t* const grad = grad_cube + texel * channels;
+      sampler.for_each_part(face, row, column, [&](const LatLongTaps<scalar_t>& taps, scalar_t share) {
+        for (int k = 0; k < 4; ++k) {
+          const scalar_t weight = share * taps.weight[k];
+          const int64_t to = item * per_item + taps.index[k] * channels;
+          for (int32_t c = 0; c < channels; ++c) accumulate(sink, to + c, weight * grad[c]);
+        }
+      });
+    });
+  }
+};
+
+}  // namespace diffrender
