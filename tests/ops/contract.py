@@ -7,8 +7,8 @@ calls behind it, calls that have to fail with a given message, and calls on empt
 from tests.ops.rows import (
     antialias,
     build_mips,
-    fragments_at,
     cube_from_lat_long,
+    fragments_at,
     interpolate,
     irradiance_sh,
     perturb_normals,
