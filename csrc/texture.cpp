@@ -1,6 +1,7 @@
 // Host side of 2-D texture sampling and its backward, for both devices.
 #include "texture_host.h"
 #include "texture_plane.h"
+#include "texture_second.h"
 
 namespace diffrender {
 namespace {

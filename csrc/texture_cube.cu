@@ -1,14 +1,13 @@
 #include "texture_cube.h"
 
 #include "core/launch_cuda.cuh"
+#include "texture_backward.h"
+#include "texture_forward.h"
 
 namespace diffrender {
-#define DR_INSTANTIATE_CUBE_CHANNELS(scalar_t, channels, mips)                           \
-  DR_INSTANTIATE_LAUNCH(TextureForward<scalar_t, CubeMapping<scalar_t>, channels, mips>) \
-  DR_INSTANTIATE_LAUNCH(TextureBackwardCoordinates<scalar_t, CubeMapping<scalar_t>, channels, mips>)
-#define DR_INSTANTIATE_CUBE_MIPS(scalar_t, mips)  \
-  DR_INSTANTIATE_CUBE_CHANNELS(scalar_t, 0, mips) \
-  DR_INSTANTIATE_CUBE_CHANNELS(scalar_t, 3, mips) \
+#define DR_INSTANTIATE_CUBE_MIPS(scalar_t, mips)                                           \
+  DR_INSTANTIATE_LAUNCH(TextureForward<scalar_t, CubeMapping<scalar_t>, mips>)             \
+  DR_INSTANTIATE_LAUNCH(TextureBackwardCoordinates<scalar_t, CubeMapping<scalar_t>, mips>) \
   DR_INSTANTIATE_SCATTER(double, TextureBackwardTexels<scalar_t, CubeMapping<scalar_t>, mips>)
 #define DR_INSTANTIATE_CUBE(scalar_t)       \
   DR_INSTANTIATE_CUBE_MIPS(scalar_t, false) \

@@ -36,17 +36,16 @@ struct CubeMapping {
     return {d[0], d[1], d[2]};
   }
 
-  template <class Block>
-  DR_HD void locate(int64_t first, int n, Block* block) const {
+  DR_HD void locate(int64_t first, int n, scalar_t* u, scalar_t* v, int32_t* faces) const {
     for (int i = 0; i < n; ++i) {
       const Vec3<scalar_t> d = direction(first + i);
       const int32_t face = FaceFrame<scalar_t>::face_of(d);
-      block->face[i] = face;
-      block->u[i] = block->v[i] = 0;
+      faces[i] = face;
+      u[i] = v[i] = 0;
       if (face < 0) continue;
       const Vec3<scalar_t> f = FaceFrame<scalar_t>::from_world(face, d);
-      block->u[i] = scalar_t(0.5) + scalar_t(0.5) * (f.x / f.z);
-      block->v[i] = scalar_t(0.5) + scalar_t(0.5) * (f.y / f.z);
+      u[i] = scalar_t(0.5) + scalar_t(0.5) * (f.x / f.z);
+      v[i] = scalar_t(0.5) + scalar_t(0.5) * (f.y / f.z);
     }
   }
 
@@ -86,10 +85,10 @@ struct CubeMapping {
   }
 
   // Bilinear between texels of one face, or of two faces at a seam; off a corner of the cube there is no texel.
-  DR_HD void linear(const scalar_t* u, const scalar_t* v, const int32_t* face, int n, const int32_t* width,
-                    const int32_t*, TextureTaps<scalar_t>* taps) const {
+  DR_HD_STEP void linear(const scalar_t* u, const scalar_t* v, const int32_t* face, int n, const int32_t*,
+                         TextureTaps<scalar_t>* taps) const {
     for (int i = 0; i < n; ++i) {
-      const int32_t size = width[i], last = size - 1;
+      const int32_t size = taps->width[i], last = size - 1;
       const scalar_t scale = static_cast<scalar_t>(size);
       const scalar_t x = u[i] * scale - scalar_t(0.5), y = v[i] * scale - scalar_t(0.5);
       const scalar_t whole_x = std::floor(x), whole_y = std::floor(y);
@@ -102,7 +101,7 @@ struct CubeMapping {
       const int32_t base = taps->row[i] * size + x0;
       const int32_t offsets[4] = {0, 1, size, size + 1};
       if (face[i] >= 0 && x0 >= 0 && y0 >= 0 && x0 < last && y0 < last) {
-        for (int k = 0; k < 4; ++k) taps->tap[k][i] = base + offsets[k];
+        taps->tap[0][i] = base;
         taps->regular[i] = 1;
         continue;
       }

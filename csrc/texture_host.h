@@ -3,8 +3,8 @@
 
 #include "core/launch.h"
 #include "core/tensor.h"
-#include "texture.h"
-#include "texture_linear_cpu.h"
+#include "texture_backward.h"
+#include "texture_forward.h"
 #include "texture_scatter_cpu.h"
 
 namespace diffrender {
@@ -43,36 +43,6 @@ TextureLevels<scalar_t> texture_levels(const TextureShape& shape, const Tensor& 
   return levels;
 }
 
-// Calls f with the channel count as a compile-time constant where it is a common one, 0 elsewhere. Cubes are mostly
-// colours.
-template <bool kFew, class F>
-void dispatch_texture_channels(int64_t channels, const F& f) {
-  if constexpr (kFew) {
-    if (channels == 3) return f(std::integral_constant<int, 3>());
-    return f(std::integral_constant<int, 0>());
-  }
-  switch (channels) {
-    case 1:
-      f(std::integral_constant<int, 1>());
-      break;
-    case 2:
-      f(std::integral_constant<int, 2>());
-      break;
-    case 3:
-      f(std::integral_constant<int, 3>());
-      break;
-    case 4:
-      f(std::integral_constant<int, 4>());
-      break;
-    default:
-      f(std::integral_constant<int, 0>());
-      break;
-  }
-}
-
-template <class scalar_t, class Mapping, int kChannels, bool kMips>
-constexpr bool kHasSquares = std::is_same_v<scalar_t, float> && Mapping::kCoordinates == 2 && kChannels > 0 && !kMips;
-
 template <class scalar_t, class Mapping, bool kMips>
 void texture_forward(const TextureSampler<scalar_t, Mapping, kMips>& sampler, const Tensor& values, int64_t lookups) {
   scalar_t* const out = mutable_data<scalar_t>(values);
@@ -82,36 +52,34 @@ void texture_forward(const TextureSampler<scalar_t, Mapping, kMips>& sampler, co
       return;
     }
   }
-  dispatch_texture_channels<kMips || Mapping::kCoordinates == 3>(sampler.levels.channels, [&](auto count) {
-    constexpr int kChannels = decltype(count)::value;
-    const TextureForward<scalar_t, Mapping, kChannels, kMips> portable{sampler, out};
-    if constexpr (kHasSquares<scalar_t, Mapping, kChannels, kMips>) {
-      if (!values.is_cuda()) {
-        parallel_ranges(lookups, kItemsPerPiece, TextureForwardSquares<Mapping, kChannels>{portable});
-        return;
-      }
-    }
-    launch(values, lookups, portable);
-  });
+  launch(values, lookups, TextureForward<scalar_t, Mapping, kMips>{sampler, out});
 }
 
-// Gradients of the lookups; an undefined pointer is not computed.
+// Gradients of the lookups; what has a null pointer is not computed.
 template <class scalar_t, class Mapping, bool kMips>
 void texture_backward_coordinates(const TextureSampler<scalar_t, Mapping, kMips>& sampler, const Tensor& grad_values,
                                   int64_t lookups, scalar_t* grad_coordinates, scalar_t* grad_derivatives,
                                   scalar_t* grad_bias) {
-  dispatch_texture_channels<kMips || Mapping::kCoordinates == 3>(sampler.levels.channels, [&](auto count) {
-    constexpr int kChannels = decltype(count)::value;
-    const TextureBackwardCoordinates<scalar_t, Mapping, kChannels, kMips> portable{
-        sampler, data<scalar_t>(grad_values), grad_coordinates, grad_derivatives, grad_bias};
-    if constexpr (kHasSquares<scalar_t, Mapping, kChannels, kMips>) {
-      if (!grad_values.is_cuda()) {
-        parallel_ranges(lookups, kItemsPerPiece, TextureSlopesOfSquares<Mapping, kChannels>{portable});
-        return;
-      }
-    }
-    launch(grad_values, lookups, portable);
-  });
+  launch(grad_values, lookups,
+         TextureBackwardCoordinates<scalar_t, Mapping, kMips>{sampler, data<scalar_t>(grad_values), grad_coordinates,
+                                                              grad_derivatives, grad_bias});
+}
+
+// The lookups of a sampler as the CPU's scatter takes them.
+template <class scalar_t, class Mapping, bool kMips>
+ScatterSource<scalar_t> scatter_source(const TextureSampler<scalar_t, Mapping, kMips>& sampler) {
+  return [&sampler](int64_t begin, int64_t end, const ScatterVisitor<scalar_t>& visit) {
+    sampler.for_each_footprint(begin, end,
+                               [&](int64_t, int64_t first, int n, const auto& block, const auto& taps, int step) {
+                                 if constexpr (kMips) {
+                                   scalar_t weights[kTextureBlock];
+                                   for (int i = 0; i < n; ++i) weights[i] = sampler.weight(block, i, step);
+                                   visit({first, n, taps, step == 0 ? block.fine : block.coarse, weights});
+                                 } else {
+                                   visit({first, n, taps, nullptr, nullptr});
+                                 }
+                               });
+  };
 }
 
 // Gradients of the base and of the mips, each null if nobody needs it.
@@ -119,6 +87,7 @@ template <class scalar_t, class Mapping, bool kMips>
 void texture_backward_texels(const TextureSampler<scalar_t, Mapping, kMips>& sampler, const TextureShape& shape,
                              const Tensor& grad_values, int64_t lookups, const Tensor* grad_base,
                              const Tensor* grad_mips, ScatterAlgorithm algorithm) {
+  const int64_t footprints = sampler.tap_count() * (sampler.blends() ? 2 : 1);  // of one lookup
   if (!grad_values.is_cuda() && algorithm == ScatterAlgorithm::native) {
     TiledLevels<scalar_t> tiled(shape.channels);
     scalar_t* base = grad_base == nullptr ? nullptr : mutable_data<scalar_t>(*grad_base);
@@ -129,15 +98,16 @@ void texture_backward_texels(const TextureSampler<scalar_t, Mapping, kMips>& sam
       tiled.add(level == 0 ? base : mip, level == 0 ? sampler.levels.base_stride : sampler.levels.mips_stride, width,
                 static_cast<int32_t>(shape.level_size(level) / width));
     }
-    TextureScatter<scalar_t, Mapping, kMips>(sampler, tiled, data<scalar_t>(grad_values), shape.batch, lookups).run();
+    scatter_texels(tiled, data<scalar_t>(grad_values), shape.batch, lookups, footprints, scatter_source(sampler));
     return;
   }
   for (const Tensor* grad : {grad_base, grad_mips}) {
     if (grad == nullptr) continue;
     const Tensor sums = new_zeros(*grad, {grad->numel()}, ScalarType::Double);
-    launch_scatter<double>(
-        sums, shape.batch, lookups, algorithm,
-        TextureBackwardTexels<scalar_t, Mapping, kMips>{sampler, data<scalar_t>(grad_values), grad == grad_base});
+    scatter_without_buffers<double>(
+        sums, lookups, algorithm,
+        TextureBackwardTexels<scalar_t, Mapping, kMips>{sampler, data<scalar_t>(grad_values), grad == grad_base},
+        4 * footprints);
     launch(sums, grad->numel(), RoundSums<scalar_t>{data<double>(sums), mutable_data<scalar_t>(*grad)});
   }
 }

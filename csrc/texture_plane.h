@@ -57,15 +57,15 @@ struct PlaneMapping {
   const scalar_t* bias;         // [B, H, W], or null
   TextureWrap wrap_u, wrap_v;
 
-  template <class Block>
-  DR_HD void locate(int64_t first, int n, Block* block) const {
+  DR_HD void locate(int64_t first, int n, scalar_t* us, scalar_t* vs, int32_t* valid) const {
     const scalar_t* const uv = texcoords + 2 * first;
+#pragma omp simd
     for (int i = 0; i < n; ++i) {
       const scalar_t u = uv[2 * i], v = uv[2 * i + 1];
-      const bool finite = (u < 0 ? -u : u) <= kLargest<scalar_t> && (v < 0 ? -v : v) <= kLargest<scalar_t>;
-      block->u[i] = finite ? u : scalar_t(0);
-      block->v[i] = finite ? v : scalar_t(0);
-      block->face[i] = finite ? 0 : -1;
+      const bool finite = ((u < 0 ? -u : u) <= kLargest<scalar_t>)&((v < 0 ? -v : v) <= kLargest<scalar_t>);
+      us[i] = finite ? u : scalar_t(0);
+      vs[i] = finite ? v : scalar_t(0);
+      valid[i] = finite ? 0 : -1;
     }
   }
 
@@ -78,14 +78,24 @@ struct PlaneMapping {
   DR_HD void measure(int64_t first, int n, const TextureLevels<scalar_t>& levels, int32_t taps,
                      TextureBlock<scalar_t, true>* block) const {
     for (int i = 0; i < n; ++i) block->level[i] = block->axis_u[i] = block->axis_v[i] = 0;
-    if (derivatives != nullptr) {
-      for (int i = 0; i < n; ++i) block->level[i] = footprint(first + i, levels, taps).level();
-      for (int i = 0; taps > 1 && i < n; ++i) {
+    if (derivatives != nullptr && taps == 1) {
+      const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
+      const scalar_t* const steps = derivatives + 4 * first;
+#pragma omp simd
+      for (int i = 0; i < n; ++i) {
+        const scalar_t* const step = steps + 4 * i;
+        block->level[i] =
+            Footprint<scalar_t>::level_of_major(step[0] * width, step[1] * width, step[2] * height, step[3] * height);
+      }
+    } else if (derivatives != nullptr) {
+      for (int i = 0; i < n; ++i) {
+        const Footprint<scalar_t> at = footprint(first + i, levels, taps);
         scalar_t x, y;
-        footprint(first + i, levels, taps).axis(&x, &y);
+        at.axis(&x, &y);
         x /= static_cast<scalar_t>(levels.width);
         y /= static_cast<scalar_t>(levels.height);
         const bool finite = (x < 0 ? -x : x) <= kLargest<scalar_t> && (y < 0 ? -y : y) <= kLargest<scalar_t>;
+        block->level[i] = at.level();
         block->axis_u[i] = finite ? x : scalar_t(0);
         block->axis_v[i] = finite ? y : scalar_t(0);
       }
@@ -95,28 +105,23 @@ struct PlaneMapping {
     }
   }
 
-  // The taps of one axis, and the fractions and slopes.
-  struct AxisTaps {
-    int32_t first[kTextureBlock], second[kTextureBlock];
-  };
-
   template <class Wrap>
-  DR_HD static void along(const scalar_t* coordinate, const int32_t* size, int n, AxisTaps* axis, scalar_t* fraction,
-                          scalar_t* slope, const Wrap& wrap) {
+  DR_HD_STEP static void along(const scalar_t* coordinate, const int32_t* size, int n, int32_t* first, int32_t* second,
+                               scalar_t* fraction, scalar_t* slope, const Wrap& wrap) {
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
       const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], size[i]);
-      axis->first[i] = wrapped.first;
-      axis->second[i] = wrapped.second;
+      first[i] = wrapped.first;
+      second[i] = wrapped.second;
       fraction[i] = wrapped.fraction;
       slope[i] = wrapped.slope;
     }
   }
 
-  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, int n, AxisTaps* axis,
-                              scalar_t* fraction, scalar_t* slope) {
+  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, int n, int32_t* first,
+                              int32_t* second, scalar_t* fraction, scalar_t* slope) {
     using Axis = WrappedAxis<scalar_t>;
-    const auto go = [&](const auto& rule) { along(coordinate, size, n, axis, fraction, slope, rule); };
+    const auto go = [&](const auto& rule) { along(coordinate, size, n, first, second, fraction, slope, rule); };
     switch (wrap) {
       case TextureWrap::repeat:
         go([](scalar_t c, int32_t s) { return Axis::repeat(c, s); });
@@ -133,24 +138,29 @@ struct PlaneMapping {
     }
   }
 
-  DR_HD void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const int32_t* width,
-                    const int32_t* height, TextureTaps<scalar_t>* taps) const {
-    AxisTaps x, y;
-    wrap_axis(wrap_u, u, width, n, &x, taps->x, taps->slope_x);
-    wrap_axis(wrap_v, v, height, n, &y, taps->y, taps->slope_y);
-#pragma omp simd
+  DR_HD_STEP void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const int32_t* height,
+                         TextureTaps<scalar_t>* taps) const {
+    int32_t second_column[kTextureBlock], second_row[kTextureBlock];
+    wrap_axis(wrap_u, u, taps->width, n, taps->column, second_column, taps->x, taps->slope_x);
+    wrap_axis(wrap_v, v, height, n, taps->row, second_row, taps->y, taps->slope_y);
+    int32_t others = 0;
+#pragma omp simd reduction(| : others)
     for (int i = 0; i < n; ++i) {
-      const int32_t x0 = x.first[i], x1 = x.second[i], y0 = y.first[i], y1 = y.second[i], ok = valid[i];
-      const int32_t row0 = y0 * width[i], row1 = y1 * width[i], any = x0 | x1 | y0 | y1 | ok;
-      taps->tap[0][i] = (x0 | y0 | ok) < 0 ? kTapOutside : row0 + x0;
-      taps->tap[1][i] = (x1 | y0 | ok) < 0 ? kTapOutside : row0 + x1;
-      taps->tap[2][i] = (x0 | y1 | ok) < 0 ? kTapOutside : row1 + x0;
-      taps->tap[3][i] = (x1 | y1 | ok) < 0 ? kTapOutside : row1 + x1;
+      const int32_t x0 = taps->column[i], x1 = second_column[i], y0 = taps->row[i], y1 = second_row[i], ok = valid[i];
+      const int32_t any = x0 | x1 | y0 | y1 | ok;
       // A pair that wraps around or lies on the last texel is no square.
       const int32_t skew = (x1 - x0 - 1) | (y1 - y0 - 1), square = skew == 0 ? 1 : 0;
+      taps->tap[0][i] = (x0 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width[i] + x0;
       taps->regular[i] = any < 0 ? kTapOutside : square;
-      taps->column[i] = x0;
-      taps->row[i] = y0;
+      others |= taps->regular[i] - 1;
+    }
+    if (others == 0) return;
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+      const int32_t x0 = taps->column[i], x1 = second_column[i], y0 = taps->row[i], y1 = second_row[i], ok = valid[i];
+      taps->tap[1][i] = (x1 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width[i] + x1;
+      taps->tap[2][i] = (x0 | y1 | ok) < 0 ? kTapOutside : y1 * taps->width[i] + x0;
+      taps->tap[3][i] = (x1 | y1 | ok) < 0 ? kTapOutside : y1 * taps->width[i] + x1;
     }
   }
 

@@ -67,8 +67,9 @@ namespace detail {
 
 // The order-free sum: every contribution becomes a multiple of one power of two, chosen from the largest of them, and
 // integers add up to the same total in any order. On the CPU it runs on one thread, so that its logic is tested there.
+// per_item: how often an item may add to the same element.
 template <class scalar_t, class F>
-void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor) {
+void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor, int64_t per_item = 1) {
   const int64_t size = grad.numel();
   const Tensor fixed = new_zeros(grad, {size}, ScalarType::Long);
   const Tensor largest = new_zeros(grad, {1}, ScalarType::Long);
@@ -88,7 +89,7 @@ void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor) {
     functor(int64_t(0), n, sink);
   };
   run(ScatterMode::measure);
-  launch(grad, 1, FixedPointUnit{sink.largest, mutable_data<double>(unit), n});
+  launch(grad, 1, FixedPointUnit{sink.largest, mutable_data<double>(unit), n * per_item});
   run(ScatterMode::fixed);
   launch(grad, size, FixedPointFinish<scalar_t>{sink.values, sink.fixed, sink.unit});
 }
@@ -138,6 +139,22 @@ void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functo
 
 }  // namespace detail
 
+// Of launch_scatter below what the CPU needs no private buffers for: CUDA, and the order-free sum on both.
+template <class scalar_t, class F>
+void scatter_without_buffers(const Tensor& grad, int64_t n, ScatterAlgorithm algorithm, const F& functor,
+                             int64_t per_item = 1) {
+  if (n <= 0 || grad.numel() == 0) return;
+  if (algorithm == ScatterAlgorithm::fixed_point) {
+    detail::scatter_fixed_point<scalar_t>(grad, n, functor, per_item);
+    return;
+  }
+#if defined(DIFFRENDER_CUDA)
+  launch_scatter_cuda(n, functor, Sink<scalar_t>{mutable_data<scalar_t>(grad)}, grad.get_device_index());
+#else
+  DR_CHECK(false, "this build of diffrender has no CUDA kernels");
+#endif
+}
+
 // functor(begin, end, sink) for ranges that together cover [0, n); what it adds through accumulate(sink, ...) ends in
 // `grad`, which must be zero on entry. `targets` = number of equal parts of `grad` of which items [t n / targets,
 // (t + 1) n / targets) write only part t: the batch size for a batched gradient, 1 for one that the batch shares.
@@ -145,18 +162,9 @@ void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functo
 template <class scalar_t, class F>
 void launch_scatter(const Tensor& grad, int64_t targets, int64_t n, ScatterAlgorithm algorithm, const F& functor,
                     int64_t contributions = -1) {
-  if (n <= 0 || grad.numel() == 0) return;
-  if (algorithm == ScatterAlgorithm::fixed_point) {
-    detail::scatter_fixed_point<scalar_t>(grad, n, functor);
+  if (algorithm == ScatterAlgorithm::fixed_point || grad.is_cuda()) {
+    scatter_without_buffers<scalar_t>(grad, n, algorithm, functor);
     return;
-  }
-  if (grad.is_cuda()) {
-#if defined(DIFFRENDER_CUDA)
-    launch_scatter_cuda(n, functor, Sink<scalar_t>{mutable_data<scalar_t>(grad)}, grad.get_device_index());
-    return;
-#else
-    DR_CHECK(false, "this build of diffrender has no CUDA kernels");
-#endif
   }
   detail::scatter_cpu<scalar_t>(grad, targets, n, functor, contributions);
 }

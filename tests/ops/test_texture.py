@@ -177,7 +177,8 @@ def test_portable_scatter_equals_the_tiles(filter, dtype):
     ]
     for tiles, portable in zip(*results, strict=True):
         assert tiles.any()
-        assert relative_error(portable, tiles) < (2e-6 if dtype == torch.float32 else 1e-13)
+        # Integers of 62 bits, less those for the sum of all contributions.
+        assert relative_error(portable, tiles) < (2e-6 if dtype == torch.float32 else 1e-12)
 
 
 def test_a_constant_texture_gets_no_gradient_and_no_memory():

@@ -1,0 +1,189 @@
+// First derivatives of texture lookups: to coordinates, derivatives and bias, and to the texels.
+#pragma once
+
+#include <type_traits>
+
+#include "texture.h"
+
+namespace diffrender {
+
+template <class scalar_t>
+struct TextureSlopes;
+
+#if !defined(__CUDACC__)
+// texture_vectors_cpu.cpp: TextureSlopes<float>::run.
+void slopes_with_vectors(const TextureSlopes<float>& slopes, int n, int channels);
+#endif
+
+// Per lookup of a block, with the mix m(x, y) of one level:
+//   along_x = <g, dm/dx>,  m = left + x (right - left):  dm/dx = right - left
+//   along_y = <g, dm/dy>,  left = t00 + y (t01 - t00), likewise right:  dm/dy = left' + x (right' - left')
+//   total = <g, m>
+template <class scalar_t>
+struct TextureSlopes {
+  const TextureTaps<scalar_t>& taps;
+  const scalar_t* grad_values;  // [n, C]
+  scalar_t *along_x, *along_y;  // [n]
+  scalar_t* total;              // [n], or null
+
+  // Channels from c on, added to (along_x, along_y, total).
+  DR_HD void rest(int i, int channels, int c, scalar_t sums[3]) const {
+    const scalar_t* const g = grad_values + static_cast<int64_t>(i) * channels;
+    const scalar_t x = taps.x[i], y = taps.y[i];
+    for (; c < channels; ++c) {
+      scalar_t t[4];
+      read_texels(taps, i, channels, c, t);
+      const scalar_t left_slope = t[2] - t[0], right_slope = t[3] - t[1];
+      const scalar_t left = t[0] + y * left_slope, across = t[1] + y * right_slope - left;
+      sums[0] += g[c] * across;
+      sums[1] += g[c] * (left_slope + x * (right_slope - left_slope));
+      sums[2] += g[c] * (left + x * across);
+    }
+    along_x[i] = sums[0];
+    along_y[i] = sums[1];
+    if (total != nullptr) total[i] = sums[2];
+  }
+
+  DR_HD void one(int i, int channels) const {
+    scalar_t sums[3] = {0, 0, 0};
+    rest(i, channels, 0, sums);
+  }
+
+  DR_HD void run(int n, int channels) const {
+#if !defined(__CUDACC__)
+    if constexpr (std::is_same_v<scalar_t, float>) return slopes_with_vectors(*this, n, channels);
+#endif
+    for (int i = 0; i < n; ++i) one(i, channels);
+  }
+};
+
+// With the share w of a level:
+//   grad_u += w along_x slope_x, likewise v
+//   grad_level = total of the coarser level - that of the finer one, over taps; 0 where the level is clamped
+//   grad_axis += t grad_u, grad_v of the tap at position t of the axis
+// The mapping pulls these back to coordinates, derivatives and bias.
+template <class scalar_t, class Mapping, bool kMips>
+struct TextureBackwardCoordinates {
+  TextureSampler<scalar_t, Mapping, kMips> sampler;
+  const scalar_t* grad_values;  // [B, H, W, C]
+  scalar_t* grad_coordinates;   // [B, H, W, 2 or 3] or null
+  scalar_t* grad_derivatives;   // [B, H, W, 4 or 6] or null
+  scalar_t* grad_bias;          // [B, H, W] or null
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    using Sampler = TextureSampler<scalar_t, Mapping, kMips>;
+    const int channels = sampler.levels.channels;
+    Sampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
+      typename Sampler::Block block;
+      typename Sampler::Taps taps;
+      const scalar_t* const g = grad_values + first * channels;
+      scalar_t grad_u[kTextureBlock], grad_v[kTextureBlock], grad_level[kTextureBlock];
+      scalar_t axis_u[kTextureBlock], axis_v[kTextureBlock];
+      sampler.locate(first, n, &block);
+      if constexpr (!kMips) {
+        sampler.find(item, block, n, 0, 0, &taps);
+        TextureSlopes<scalar_t>{taps, g, grad_u, grad_v, nullptr}.run(n, channels);
+        for (int i = 0; i < n; ++i) {
+          grad_u[i] *= taps.slope_x[i];
+          grad_v[i] *= taps.slope_y[i];
+          grad_level[i] = axis_u[i] = axis_v[i] = 0;
+        }
+      } else {
+        for (int i = 0; i < n; ++i) grad_u[i] = grad_v[i] = grad_level[i] = axis_u[i] = axis_v[i] = 0;
+        const bool to_level =
+            sampler.blends() && (grad_derivatives != nullptr || grad_bias != nullptr || Mapping::kCoordinates == 3);
+        const int steps = sampler.blends() ? 2 : 1;
+        const int32_t count = sampler.tap_count();
+        for (int32_t pass = 0; pass < steps * count; ++pass) {
+          const int step = pass % steps;
+          scalar_t along_x[kTextureBlock], along_y[kTextureBlock], total[kTextureBlock];
+          sampler.find(item, block, n, pass / steps, step, &taps);
+          TextureSlopes<scalar_t>{taps, g, along_x, along_y, to_level ? total : nullptr}.run(n, channels);
+          const scalar_t t = sampler.tap_position(pass / steps);
+          for (int i = 0; i < n; ++i) {
+            const scalar_t w = sampler.weight(block, i, step);
+            const scalar_t tap_u = w * along_x[i] * taps.slope_x[i], tap_v = w * along_y[i] * taps.slope_y[i];
+            grad_u[i] += tap_u;
+            grad_v[i] += tap_v;
+            axis_u[i] += t * tap_u;
+            axis_v[i] += t * tap_v;
+          }
+          if (!to_level) continue;
+          for (int i = 0; i < n; ++i) grad_level[i] += step == 0 ? -total[i] : total[i];
+        }
+        for (int i = 0; i < n; ++i) {
+          const bool free = to_level && block.level[i] > 0 && block.level[i] < sampler.levels.last;
+          grad_level[i] = free ? grad_level[i] / count : scalar_t(0);
+        }
+      }
+      for (int i = 0; i < n; ++i) {
+        sampler.mapping.template pull_back<kMips>(first + i, block.face[i] >= 0, sampler.levels, sampler.anisotropy,
+                                                  grad_u[i], grad_v[i], grad_level[i], axis_u[i], axis_v[i],
+                                                  grad_coordinates, grad_derivatives, grad_bias);
+      }
+    });
+  }
+};
+
+// The weights of the four taps; what falls off a corner of a cube goes to the other three in equal parts.
+template <class scalar_t>
+DR_HD void tap_weights(const TextureTaps<scalar_t>& taps, int i, scalar_t scale, scalar_t weights[4]) {
+  const scalar_t x = taps.x[i], y = taps.y[i], low = scale * (1 - y), high = scale * y;
+  weights[0] = low * (1 - x);
+  weights[1] = low * x;
+  weights[2] = high * (1 - x);
+  weights[3] = high * x;
+  if (taps.regular[i] >= 0) return;
+  for (int k = 0; k < 4; ++k) {
+    if (taps.tap[k][i] != kTapCorner) continue;
+    for (int other = 0; other < 4; ++other) weights[other] += other == k ? 0 : weights[k] / 3;
+    weights[k] = 0;
+  }
+}
+
+// grad_texel += weight * g for the texels of every lookup, of the base or of the mips. Sums are double, so that many
+// small contributions to one texel lose nothing. The CPU has a driver of its own: texture_scatter_cpu.h.
+template <class scalar_t, class Mapping, bool kMips>
+struct TextureBackwardTexels {
+  TextureSampler<scalar_t, Mapping, kMips> sampler;
+  const scalar_t* grad_values;  // [B, H, W, C]
+  bool base;                    // whether the sink is the gradient of the base or that of the mips
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
+    const int channels = sampler.levels.channels;
+    sampler.for_each_footprint(
+        begin, end, [&](int64_t item, int64_t first, int n, const auto& block, const auto& taps, int step) {
+          for (int i = 0; i < n; ++i) {
+            const int32_t level = sampler.level(block, i, step);
+            const scalar_t share = sampler.weight(block, i, step);
+            if ((level == 0) != base || !(share > 0)) continue;
+            const int64_t start = level == 0
+                                      ? item * sampler.levels.base_stride
+                                      : item * sampler.levels.mips_stride + sampler.levels.offset[level] * channels;
+            scalar_t weights[4];
+            tap_weights(taps, i, share, weights);
+            const scalar_t* const g = grad_values + (first + i) * channels;
+            for (int k = 0; k < 4; ++k) {
+              const int32_t tap = taps.at(k, i);
+              if (tap < 0) continue;
+              const int64_t texel = start + static_cast<int64_t>(tap) * channels;
+              const double w = weights[k];
+              for (int c = 0; c < channels; ++c) accumulate(sink, texel + c, w * g[c]);
+            }
+          }
+        });
+  }
+};
+
+// Sums of doubles in the type of the gradient.
+template <class scalar_t>
+struct RoundSums {
+  const double* sums;  // [N]
+  scalar_t* result;    // [N]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) result[i] = static_cast<scalar_t>(sums[i]);
+  }
+};
+
+}  // namespace diffrender

@@ -1,0 +1,170 @@
+// The footprint of a pixel on a texture: which level it reads and along which axis.
+#pragma once
+
+#include "core/portable.h"
+
+namespace diffrender {
+
+// log2 to the precision of its type for normal positive numbers, without branches: the mantissa m in [sqrt(1/2),
+// sqrt(2)) gives 2 / ln(2) artanh(z) with z = (m - 1) / (m + 1), |z| < 0.172.
+template <class scalar_t>
+DR_HD scalar_t log2_normal(scalar_t value);
+
+template <class scalar_t, int kTerms>
+DR_HD scalar_t log2_mantissa(scalar_t m) {
+  const scalar_t z = (m - 1) / (m + 1), z2 = z * z;
+  scalar_t sum = scalar_t(1) / (2 * kTerms - 1);
+  for (int k = kTerms - 2; k >= 0; --k) sum = sum * z2 + scalar_t(1) / (2 * k + 1);
+  return scalar_t(2.885390081777926814719849362003784) * z * sum;
+}
+
+template <>
+DR_HD float log2_normal(float value) {
+  const int32_t bits = static_cast<int32_t>(float_bits(value));
+  const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // of m in [sqrt(1/2), sqrt(2))
+  const float m = __builtin_bit_cast(float, bits - exponent * (1 << 23));
+  return static_cast<float>(exponent) + log2_mantissa<float, 6>(m);
+}
+
+template <>
+DR_HD double log2_normal(double value) {
+  const int64_t bits = static_cast<int64_t>(double_bits(value));
+  const int64_t exponent = (bits - 0x3fe6a09e667f3bcd) >> 52;
+  const double m = __builtin_bit_cast(double, bits - exponent * (int64_t(1) << 52));
+  return static_cast<double>(static_cast<int32_t>(exponent)) + log2_mantissa<double, 12>(m);
+}
+
+// The exponent e of a normal positive number, and 2^-e. At most one below the largest exponent, whose 2^-e is not
+// normal.
+DR_HD float exponent_of(float value, float* inverse) {
+  const int32_t top = 253 << 23, bits = static_cast<int32_t>(float_bits(value)) & 0x7f800000;
+  const int32_t exponent = bits < top ? bits : top;
+  *inverse = __builtin_bit_cast(float, 0x7f000000 - exponent);
+  return static_cast<float>((exponent >> 23) - 127);
+}
+
+DR_HD double exponent_of(double value, double* inverse) {
+  const int64_t top = int64_t(2045) << 52, bits = static_cast<int64_t>(double_bits(value)) & 0x7ff0000000000000;
+  const int64_t exponent = bits < top ? bits : top;
+  *inverse = __builtin_bit_cast(double, 0x7fe0000000000000 - exponent);
+  return static_cast<double>(static_cast<int32_t>(exponent >> 52) - 1023);
+}
+
+// The ellipse that a pixel covers: singular values of the Jacobian of texel coordinates over the pixel.
+//
+// With J = [[x_X, x_Y], [y_X, y_Y]] (texels per pixel step), J J^T = [[A, C], [C, B]], S = (A + B) / 2, D = (A - B) / 2
+// and R = |(D, C)|, the squared semi-axes are S +- R and the major one points along the angle atan2(C, D) / 2. The
+// level belongs to `minor` = the longer of the minor axis and 1 / taps of the major one; `taps` samples share what is
+// left.
+template <class scalar_t>
+struct Footprint {
+  scalar_t x_X, x_Y, y_X, y_Y, scale;  // J = scale * these: no overflow or underflow of the squares
+  scalar_t d, c;                       // D / R and C / R, 0 where the ellipse is a circle
+  scalar_t r, major, minor;            // R and the lengths, of the scaled J
+
+  DR_HD static Footprint make(scalar_t x_X, scalar_t x_Y, scalar_t y_X, scalar_t y_Y, int32_t taps) {
+    Footprint f;
+    const scalar_t a0 = x_X < 0 ? -x_X : x_X, a1 = x_Y < 0 ? -x_Y : x_Y;
+    const scalar_t a2 = y_X < 0 ? -y_X : y_X, a3 = y_Y < 0 ? -y_Y : y_Y;
+    const scalar_t m0 = a0 > a1 ? a0 : a1, m1 = a2 > a3 ? a2 : a3, largest = m0 > m1 ? m0 : m1;
+    const bool some = largest >= kSmallestNormal<scalar_t> && largest <= kLargest<scalar_t>;
+    f.scale = largest;
+    const scalar_t inverse = some ? scalar_t(1) / (some ? largest : scalar_t(1)) : scalar_t(0);
+    f.x_X = x_X * inverse, f.x_Y = x_Y * inverse, f.y_X = y_X * inverse, f.y_Y = y_Y * inverse;
+    const scalar_t A = f.x_X * f.x_X + f.x_Y * f.x_Y, B = f.y_X * f.y_X + f.y_Y * f.y_Y;
+    const scalar_t C = f.x_X * f.y_X + f.x_Y * f.y_Y, D = scalar_t(0.5) * (A - B);
+    f.r = std::sqrt(D * D + C * C);
+    const scalar_t by_r = f.r > 0 ? scalar_t(1) / (f.r > 0 ? f.r : scalar_t(1)) : scalar_t(0);
+    f.d = D * by_r, f.c = C * by_r;
+    f.major = std::sqrt(scalar_t(0.5) * (A + B) + f.r);
+    f.minor = f.major;
+    if (taps > 1) {
+      const scalar_t det = f.x_X * f.y_Y - f.x_Y * f.y_X, area = det < 0 ? -det : det;
+      const scalar_t shortest = f.major / taps, other = area / (f.major > 0 ? f.major : scalar_t(1));
+      f.minor = other > shortest ? other : shortest;
+    }
+    return f;
+  }
+
+  // log2 of the length that chooses the level; the lowest number for a footprint without size, the highest for one
+  // that is infinite or NaN: the clamp makes level 0 and the last level of them.
+  DR_HD scalar_t level() const {
+    const scalar_t length = scale * minor;
+    const bool some = length >= kSmallestNormal<scalar_t>, finite = length <= kLargest<scalar_t>;
+    const scalar_t value = log2_normal(some && finite ? length : scalar_t(1));
+    return finite ? (some ? value : -kLargest<scalar_t>) : kLargest<scalar_t>;
+  }
+
+  // The level of the major axis, in arithmetic that vectorises: log2(major^2) / 2 with J scaled by a power of two.
+  DR_HD static scalar_t level_of_major(scalar_t x_X, scalar_t x_Y, scalar_t y_X, scalar_t y_Y) {
+    const scalar_t a0 = x_X < 0 ? -x_X : x_X, a1 = x_Y < 0 ? -x_Y : x_Y;
+    const scalar_t a2 = y_X < 0 ? -y_X : y_X, a3 = y_Y < 0 ? -y_Y : y_Y;
+    const scalar_t m0 = a0 > a1 ? a0 : a1, m1 = a2 > a3 ? a2 : a3, largest = m0 > m1 ? m0 : m1;
+    scalar_t inverse;
+    const scalar_t exponent = exponent_of(largest, &inverse);
+    x_X *= inverse, x_Y *= inverse, y_X *= inverse, y_Y *= inverse;
+    const scalar_t A = x_X * x_X + x_Y * x_Y, B = y_X * y_X + y_Y * y_Y;
+    const scalar_t C = x_X * y_X + x_Y * y_Y, D = scalar_t(0.5) * (A - B);
+    const scalar_t square = scalar_t(0.5) * (A + B) + std::sqrt(D * D + C * C);
+    const bool finite = square <= kLargest<scalar_t>, some = largest >= kSmallestNormal<scalar_t>;
+    const scalar_t value = exponent + scalar_t(0.5) * log2_normal(finite & some ? square : scalar_t(1));
+    return finite ? (some ? value : -kLargest<scalar_t>) : kLargest<scalar_t>;
+  }
+
+  // Unit vector of the major axis. The larger component comes from the square root, so that no digits cancel.
+  DR_HD void direction(scalar_t* x, scalar_t* y) const {
+    const scalar_t large = std::sqrt(scalar_t(0.5) * (1 + (d < 0 ? -d : d)));
+    const scalar_t small = scalar_t(0.5) * c / large;
+    *x = d < 0 ? small : large;
+    *y = d < 0 ? large : small;
+  }
+
+  // From the first to the last tap, in texels.
+  DR_HD void axis(scalar_t* x, scalar_t* y) const {
+    direction(x, y);
+    const scalar_t length = scale * (major - minor);
+    *x *= length;
+    *y *= length;
+  }
+
+  // grad_j += (d level / d J)^T grad_level + (d axis / d J)^T grad_axis, in this order of the chain rule:
+  //   level = log2(minor) + ..., axis = p e with e = major - minor, p = (cos t, sin t), t = atan2(C, D) / 2
+  //   minor = major / taps, or |det| / major        major^2 = S + R
+  //   dR = (D dD + C dC) / R        dt = (D dC - C dD) / (2 R^2)
+  //   A = |row x|^2, B = |row y|^2, C = <row x, row y>, det = x_X y_Y - x_Y y_X
+  // All of it in the scaled J: an axis of J / scale is `scale` times shorter, a level differs by a constant.
+  DR_HD void backward(int32_t taps, scalar_t grad_level, scalar_t grad_axis_x, scalar_t grad_axis_y,
+                      scalar_t grad_j[4]) const {
+    if (!(scale >= kSmallestNormal<scalar_t> && scale <= kLargest<scalar_t>)) return;
+    scalar_t p_x, p_y;
+    direction(&p_x, &p_y);
+    const scalar_t axis_x = grad_axis_x * scale, axis_y = grad_axis_y * scale;
+    const scalar_t grad_length = p_x * axis_x + p_y * axis_y;
+    const scalar_t grad_angle = (major - minor) * (p_x * axis_y - p_y * axis_x);
+    const scalar_t grad_minor = grad_level * scalar_t(1.442695040888963407359924681001892) / minor - grad_length;
+    scalar_t grad_major = grad_length, grad_det = 0;
+    const scalar_t det = x_X * y_Y - x_Y * y_X;
+    if (taps == 1) {
+      grad_major += grad_minor;
+    } else if (minor > major / taps) {
+      grad_major -= grad_minor * minor / major;
+      grad_det = (det < 0 ? -grad_minor : grad_minor) / major;
+    } else {
+      grad_major += grad_minor / taps;
+    }
+    const scalar_t grad_square = grad_major / (2 * major);
+    const scalar_t turn = r > 0 ? grad_angle / (2 * r) : scalar_t(0);
+    const scalar_t grad_D = grad_square * d - turn * c, grad_C = grad_square * c + turn * d;
+    // A and B enter with a factor of 2 from the square and one of 1/2 from S and D.
+    const scalar_t grad_A2 = grad_square + grad_D, grad_B2 = grad_square - grad_D;
+    const scalar_t values[4] = {
+        grad_A2 * x_X + grad_C * y_X + grad_det * y_Y, grad_A2 * x_Y + grad_C * y_Y - grad_det * y_X,
+        grad_B2 * y_X + grad_C * x_X - grad_det * x_Y, grad_B2 * y_Y + grad_C * x_Y + grad_det * x_X};
+    for (int k = 0; k < 4; ++k) {
+      const scalar_t value = values[k] / scale, size = value < 0 ? -value : value;
+      if (size <= kLargest<scalar_t>) grad_j[k] += value;
+    }
+  }
+};
+
+}  // namespace diffrender

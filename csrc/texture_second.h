@@ -1,0 +1,73 @@
+// Second derivative of the linear filter without mips.
+#pragma once
+
+#include "texture.h"
+
+namespace diffrender {
+
+// Second derivative of the linear filter without mips: the gradient of
+//   D = <u, grad_texcoords> = sum_c g_c (a_x dm/dx + a_y dm/dy),   a = (u_0 slope_x, u_1 slope_y),
+// for a cotangent u of grad_texcoords. m is bilinear in (x, y), so only the mixed derivative d2m/dxdy is left.
+template <class scalar_t, class Mapping>
+struct TextureBackwardTwice {
+  TextureSampler<scalar_t, Mapping, false> sampler;
+  const scalar_t* grad_values;  // [B, H, W, C]
+  const scalar_t* cotangent;    // [B, H, W, 2]
+  scalar_t* to_grad_values;     // [B, H, W, C]
+  scalar_t* to_texcoords;       // [B, H, W, 2]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    const int channels = sampler.levels.channels;
+    sampler.for_each_footprint(begin, end, [&](int64_t, int64_t first, int n, const auto&, const auto& taps, int) {
+      for (int i = 0; i < n; ++i) {
+        const int64_t lookup = first + i;
+        const scalar_t x = taps.x[i], y = taps.y[i];
+        const scalar_t a_x = cotangent[2 * lookup] * taps.slope_x[i];
+        const scalar_t a_y = cotangent[2 * lookup + 1] * taps.slope_y[i];
+        const scalar_t* const g = grad_values + lookup * channels;
+        scalar_t* const out = to_grad_values + lookup * channels;
+        scalar_t mixed = 0;
+        for (int c = 0; c < channels; ++c) {
+          scalar_t t[4];
+          read_texels(taps, i, channels, c, t);
+          const scalar_t low_x = t[1] - t[0], low_y = t[2] - t[0], twist = t[3] - t[2] - low_x;
+          out[c] = a_x * (low_x + y * twist) + a_y * (low_y + x * twist);
+          mixed += g[c] * twist;
+        }
+        to_texcoords[2 * lookup] = taps.slope_x[i] * a_y * mixed;
+        to_texcoords[2 * lookup + 1] = taps.slope_y[i] * a_x * mixed;
+      }
+    });
+  }
+};
+
+// The texture's part of the same: D is linear in the texels, with the derivatives of the weights.
+template <class scalar_t, class Mapping>
+struct TextureBackwardTwiceTexels {
+  TextureSampler<scalar_t, Mapping, false> sampler;
+  const scalar_t* grad_values;  // [B, H, W, C]
+  const scalar_t* cotangent;    // [B, H, W, 2]
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
+    const int channels = sampler.levels.channels;
+    sampler.for_each_footprint(begin, end, [&](int64_t item, int64_t first, int n, const auto&, const auto& taps, int) {
+      for (int i = 0; i < n; ++i) {
+        const int64_t lookup = first + i;
+        const double x = taps.x[i], y = taps.y[i];
+        const double a_x = cotangent[2 * lookup] * taps.slope_x[i];
+        const double a_y = cotangent[2 * lookup + 1] * taps.slope_y[i];
+        const double weights[4] = {-a_x * (1 - y) - a_y * (1 - x), a_x * (1 - y) - a_y * x, -a_x * y + a_y * (1 - x),
+                                   a_x * y + a_y * x};
+        const scalar_t* const g = grad_values + lookup * channels;
+        for (int k = 0; k < 4; ++k) {
+          const int32_t tap = taps.at(k, i);
+          if (tap < 0) continue;
+          const int64_t texel = item * sampler.levels.base_stride + static_cast<int64_t>(tap) * channels;
+          for (int c = 0; c < channels; ++c) accumulate(sink, texel + c, weights[k] * g[c]);
+        }
+      }
+    });
+  }
+};
+
+}  // namespace diffrender

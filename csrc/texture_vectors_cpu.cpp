@@ -1,0 +1,310 @@
+// The bilinear filter of float textures on the CPU, with vectors: over lookups for one channel, over channels for more.
+// Two texels of a row lie side by side in memory, so that one load of 2 to 8 numbers gets both. What is no square
+// (borders, seams) is computed by the scalar formulas, of texture_forward.h and texture_backward.h, of which these are
+// the same operations in the same order.
+#include <initializer_list>
+
+#include "core/lanes.h"
+#include "texture_backward.h"
+#include "texture_forward.h"
+
+namespace diffrender {
+namespace {
+
+using FourFloats = float __attribute__((vector_size(16), aligned(4), may_alias));
+using FourInts = int32_t __attribute__((vector_size(16), may_alias));
+
+// Vectors are passed around by inlining: there is no calling convention for them.
+#define DR_INLINE inline __attribute__((always_inline))
+
+// Left and right texels of a square of 2 to 4 channels, mixed along y, and their slopes along y. Lanes beyond the
+// channels hold other texels of the square.
+template <int kChannels>
+struct MixedSquare {
+  FourFloats left, right, left_slope, right_slope;
+
+  DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
+    const float* const low = taps.texels[i] + static_cast<int64_t>(taps.tap[0][i]) * kChannels;
+    const float* const high = low + static_cast<int64_t>(taps.width[i]) * kChannels;
+    const float y = taps.y[i];
+    const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
+    left_slope = high_left - low_left;
+    left = low_left + y * left_slope;
+    if constexpr (kChannels == 2) {
+      right = __builtin_shuffle(left, FourInts{2, 3, 2, 3});
+      right_slope = __builtin_shuffle(left_slope, FourInts{2, 3, 2, 3});
+      return;
+    }
+    // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
+    constexpr int kRight = kChannels == 4 ? 4 : 2;
+    const FourFloats low_right = load_lanes<FourFloats>(low + kRight);
+    const FourFloats high_right = load_lanes<FourFloats>(high + kRight);
+    right_slope = high_right - low_right;
+    right = low_right + y * right_slope;
+    if constexpr (kChannels == 3) {
+      right = __builtin_shuffle(right, FourInts{1, 2, 3, 3});
+      right_slope = __builtin_shuffle(right_slope, FourInts{1, 2, 3, 3});
+    }
+  }
+};
+
+// The same for one channel of kLanes lookups from i on, all of which are squares.
+template <>
+struct MixedSquare<1> {
+  Lanes<float> left, right, left_slope, right_slope;
+
+  using Pair = double __attribute__((may_alias, aligned(4)));
+
+  // In this order the two shuffles stay within the halves of a vector.
+  DR_INLINE static void deal(const float* const* at, Lanes<float>* left, Lanes<float>* right) {
+    using Pairs = double __attribute__((vector_size(32)));
+    const auto pair = [&](int l) { return *reinterpret_cast<const Pair*>(at[l]); };
+    const Pairs first = {pair(0), pair(1), pair(4), pair(5)}, second = {pair(2), pair(3), pair(6), pair(7)};
+    const Lanes<float> a = reinterpret_cast<const Lanes<float>&>(first);
+    const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);
+    *left = __builtin_shuffle(a, b, IntLanes{0, 2, 8, 10, 4, 6, 12, 14});
+    *right = __builtin_shuffle(a, b, IntLanes{1, 3, 9, 11, 5, 7, 13, 15});
+  }
+
+  DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
+    const float* at[kLanes];
+    Lanes<float> low_left, low_right, high_left, high_right;
+    for (int l = 0; l < kLanes; ++l) at[l] = taps.texels[i + l] + taps.tap[0][i + l];
+    deal(at, &low_left, &low_right);
+    for (int l = 0; l < kLanes; ++l) at[l] += taps.width[i + l];
+    deal(at, &high_left, &high_right);
+    const auto y = load_lanes<Lanes<float>>(taps.y + i);
+    left_slope = high_left - low_left;
+    right_slope = high_right - low_right;
+    left = low_left + y * left_slope;
+    right = low_right + y * right_slope;
+  }
+};
+
+// ---- values
+
+DR_INLINE FourFloats lanes_of_channels(const TextureMix<float>& mix, int i, int channels) {
+  FourFloats result = {0, 0, 0, 0};
+  for (int c = 0; c < channels; ++c) result[c] = mix.value(i, channels, c);
+  return result;
+}
+
+template <int kChannels>
+DR_INLINE FourFloats mix_square(const TextureTaps<float>& taps, int i) {
+  const MixedSquare<kChannels> square(taps, i);
+  return square.left + taps.x[i] * (square.right - square.left);
+}
+
+// Two to four channels. kSimple: one level, nothing to add to.
+template <int kChannels, bool kSimple>
+void mix_few_channels(const TextureMix<float>& mix, int n, float* out) {
+  for (int i = 0; i < n; ++i, out += kChannels) {
+    FourFloats value;
+    const bool blend = !kSimple && mix.blend && mix.fraction[i] > 0;
+    if (mix.fine.regular[i] <= 0 || (blend && mix.coarse.regular[i] <= 0)) {
+      value = lanes_of_channels(mix, i, kChannels);
+    } else {
+      value = mix_square<kChannels>(mix.fine, i);
+      if (blend) value += mix.fraction[i] * (mix_square<kChannels>(mix.coarse, i) - value);
+    }
+    if constexpr (!kSimple) {
+      value *= mix.scale;
+      if (mix.add) {
+        for (int c = 0; c < kChannels; ++c) out[c] += value[c];
+        continue;
+      }
+    }
+    if (kChannels == 4 || (kChannels == 3 && i + 1 < n)) {
+      store_lanes(out, value);  // what stands behind three channels is written next
+    } else {
+      for (int c = 0; c < kChannels; ++c) out[c] = value[c];
+    }
+  }
+}
+
+void mix_one_channel(const TextureMix<float>& mix, int n, float* out) {
+  const int whole = n - n % kLanes;
+  for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
+    const int step = i < whole ? kLanes : 1;
+    bool squares = step == kLanes && !any_lane(load_lanes<IntLanes>(mix.fine.regular + i) <= 0);
+    if (mix.blend) squares = squares && !any_lane(load_lanes<IntLanes>(mix.coarse.regular + i) <= 0);
+    if (!squares) {
+      for (int k = i; k < i + step; ++k) {
+        const float value = mix.scale * mix.value(k, 1, 0);
+        out[k] = mix.add ? out[k] + value : value;
+      }
+      continue;
+    }
+    const MixedSquare<1> fine(mix.fine, i);
+    Lanes<float> value = fine.left + load_lanes<Lanes<float>>(mix.fine.x + i) * (fine.right - fine.left);
+    if (mix.blend) {
+      const MixedSquare<1> coarse(mix.coarse, i);
+      const auto other = coarse.left + load_lanes<Lanes<float>>(mix.coarse.x + i) * (coarse.right - coarse.left);
+      const auto fraction = load_lanes<Lanes<float>>(mix.fraction + i);
+      value = fraction > 0 ? value + fraction * (other - value) : value;
+    }
+    value *= mix.scale;
+    store_lanes(out + i, mix.add ? load_lanes<Lanes<float>>(out + i) + value : value);
+  }
+}
+
+// Four texels of many channels.
+struct TexelRows {
+  const float *t00, *t10, *t01, *t11;
+  float x, y;
+
+  DR_INLINE TexelRows(const TextureTaps<float>& taps, int i, int channels) : x(taps.x[i]), y(taps.y[i]) {
+    const auto row = [&](int k) { return taps.texels[i] + static_cast<int64_t>(taps.at(k, i)) * channels; };
+    t00 = row(0), t10 = row(1), t01 = row(2), t11 = row(3);
+  }
+};
+
+template <class Vector>
+DR_INLINE Vector mix_rows(const TexelRows& rows, int c) {
+  const Vector t00 = load_lanes<Vector>(rows.t00 + c), t10 = load_lanes<Vector>(rows.t10 + c);
+  const Vector left = t00 + rows.y * (load_lanes<Vector>(rows.t01 + c) - t00);
+  const Vector right = t10 + rows.y * (load_lanes<Vector>(rows.t11 + c) - t10);
+  return left + rows.x * (right - left);
+}
+
+void mix_many_channels(const TextureMix<float>& mix, int n, int channels, float* out) {
+  for (int i = 0; i < n; ++i, out += channels) {
+    const bool blend = mix.blend && mix.fraction[i] > 0;
+    const float fraction = blend ? mix.fraction[i] : 0.0f;
+    int c = 0;
+    if (mix.fine.regular[i] >= 0 && !(blend && mix.coarse.regular[i] < 0)) {
+      const TexelRows fine(mix.fine, i, channels), coarse(blend ? mix.coarse : mix.fine, i, channels);
+      const auto step = [&](auto zeros) {
+        using Vector = decltype(zeros);
+        Vector value = mix_rows<Vector>(fine, c);
+        if (blend) value += fraction * (mix_rows<Vector>(coarse, c) - value);
+        value *= mix.scale;
+        if (mix.add) value += load_lanes<Vector>(out + c);
+        store_lanes(out + c, value);
+        c += sizeof(Vector) / sizeof(float);
+      };
+      while (c + kLanes <= channels) step(Lanes<float>{});
+      if (c + 4 <= channels) step(FourFloats{});
+    }
+    for (; c < channels; ++c) {
+      const float value = mix.scale * mix.value(i, channels, c);
+      out[c] = mix.add ? out[c] + value : value;
+    }
+  }
+}
+
+template <int kChannels>
+DR_INLINE void mix_few_channels(const TextureMix<float>& mix, int n, float* out) {
+  if (!mix.blend && !mix.add && mix.scale == 1) return mix_few_channels<kChannels, true>(mix, n, out);
+  mix_few_channels<kChannels, false>(mix, n, out);
+}
+
+}  // namespace
+
+void mix_with_vectors(const TextureMix<float>& mix, int n, int channels, float* out) {
+  if (channels == 1) return mix_one_channel(mix, n, out);
+  if (channels == 2) return mix_few_channels<2>(mix, n, out);
+  if (channels == 3) return mix_few_channels<3>(mix, n, out);
+  if (channels == 4) return mix_few_channels<4>(mix, n, out);
+  mix_many_channels(mix, n, channels, out);
+}
+
+// ---- slopes
+
+namespace {
+
+// Two to four channels: products of all lanes first, then their sums over the channels, lookup by lookup.
+template <int kChannels>
+void slope_few_channels(const TextureSlopes<float>& slopes, int n) {
+  const TextureTaps<float>& taps = slopes.taps;
+  float u[4 * kTextureBlock], v[4 * kTextureBlock], totals[4 * kTextureBlock];
+  const float* g = slopes.grad_values;
+  for (int i = 0; i < n; ++i, g += kChannels) {
+    if (taps.regular[i] <= 0) {
+      for (float* products : {u, v, totals}) store_lanes(products + 4 * i, FourFloats{0, 0, 0, 0});
+      continue;
+    }
+    FourFloats cotangent;
+    if constexpr (kChannels == 4) cotangent = load_lanes<FourFloats>(g);
+    if constexpr (kChannels == 3) cotangent = FourFloats{g[0], g[1], g[2], 0};
+    if constexpr (kChannels == 2) cotangent = FourFloats{g[0], g[1], 0, 0};
+    const MixedSquare<kChannels> square(taps, i);
+    const FourFloats across = square.right - square.left;
+    store_lanes(u + 4 * i, cotangent * across);
+    store_lanes(v + 4 * i, cotangent * (square.left_slope + taps.x[i] * (square.right_slope - square.left_slope)));
+    if (slopes.total != nullptr) store_lanes(totals + 4 * i, cotangent * (square.left + taps.x[i] * across));
+  }
+  const auto add_up = [&](const float* products, float* sums) {
+#pragma omp simd
+    for (int i = 0; i < n; ++i) {
+      float sum = products[4 * i] + products[4 * i + 1];
+      if (kChannels > 2) sum += products[4 * i + 2];
+      if (kChannels > 3) sum += products[4 * i + 3];
+      sums[i] = sum;
+    }
+  };
+  add_up(u, slopes.along_x);
+  add_up(v, slopes.along_y);
+  if (slopes.total != nullptr) add_up(totals, slopes.total);
+  for (int i = 0; i < n; ++i) {
+    if (taps.regular[i] <= 0) slopes.one(i, kChannels);
+  }
+}
+
+void slope_one_channel(const TextureSlopes<float>& slopes, int n) {
+  const TextureTaps<float>& taps = slopes.taps;
+  const int whole = n - n % kLanes;
+  for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
+    const int step = i < whole ? kLanes : 1;
+    if (step == 1 || any_lane(load_lanes<IntLanes>(taps.regular + i) <= 0)) {
+      for (int k = i; k < i + step; ++k) slopes.one(k, 1);
+      continue;
+    }
+    const MixedSquare<1> square(taps, i);
+    const auto cotangent = load_lanes<Lanes<float>>(slopes.grad_values + i);
+    const auto x = load_lanes<Lanes<float>>(taps.x + i), across = square.right - square.left;
+    store_lanes(slopes.along_x + i, cotangent * across);
+    store_lanes(slopes.along_y + i, cotangent * (square.left_slope + x * (square.right_slope - square.left_slope)));
+    if (slopes.total != nullptr) store_lanes(slopes.total + i, cotangent * (square.left + x * across));
+  }
+}
+
+// Sums over many channels in kLanes parts.
+void slope_many_channels(const TextureSlopes<float>& slopes, int n, int channels) {
+  const TextureTaps<float>& taps = slopes.taps;
+  for (int i = 0; i < n; ++i) {
+    if (taps.regular[i] < 0 || channels < kLanes) {
+      slopes.one(i, channels);
+      continue;
+    }
+    const TexelRows rows(taps, i, channels);
+    const float* const g = slopes.grad_values + static_cast<int64_t>(i) * channels;
+    Lanes<float> u = {}, v = {}, total = {};
+    int c = 0;
+    for (; c + kLanes <= channels; c += kLanes) {
+      const auto t00 = load_lanes<Lanes<float>>(rows.t00 + c), t10 = load_lanes<Lanes<float>>(rows.t10 + c);
+      const auto cotangent = load_lanes<Lanes<float>>(g + c);
+      const auto left_slope = load_lanes<Lanes<float>>(rows.t01 + c) - t00;
+      const auto right_slope = load_lanes<Lanes<float>>(rows.t11 + c) - t10;
+      const auto left = t00 + rows.y * left_slope, across = t10 + rows.y * right_slope - left;
+      u += cotangent * across;
+      v += cotangent * (left_slope + rows.x * (right_slope - left_slope));
+      total += cotangent * (left + rows.x * across);
+    }
+    float sums[3] = {0, 0, 0};
+    for (int l = 0; l < kLanes; ++l) sums[0] += u[l], sums[1] += v[l], sums[2] += total[l];
+    slopes.rest(i, channels, c, sums);
+  }
+}
+
+}  // namespace
+
+void slopes_with_vectors(const TextureSlopes<float>& slopes, int n, int channels) {
+  if (channels == 1) return slope_one_channel(slopes, n);
+  if (channels == 2) return slope_few_channels<2>(slopes, n);
+  if (channels == 3) return slope_few_channels<3>(slopes, n);
+  if (channels == 4) return slope_few_channels<4>(slopes, n);
+  slope_many_channels(slopes, n, channels);
+}
+
+}  // namespace diffrender
