@@ -11,14 +11,7 @@
 
 namespace diffrender {
 
-constexpr int kTextureBlock = kItemsAtOnce<32>;
-
-// A step over a whole block: not worth inlining on the CPU, where that would only cost compile time.
-#if defined(__CUDACC__)
-#define DR_HD_STEP DR_HD
-#else
-#define DR_HD_STEP __attribute__((noinline))
-#endif
+constexpr int kTextureBlock = kItemsAtOnce<64>;
 
 constexpr int kMaxTextureLevels = 32;
 
@@ -70,6 +63,7 @@ struct TextureTaps {
   int32_t column[kTextureBlock], row[kTextureBlock];        // of tap 0 of a square; the faces of a cube follow in rows
   scalar_t x[kTextureBlock], y[kTextureBlock];              // fractions
   scalar_t slope_x[kTextureBlock], slope_y[kTextureBlock];  // d(x)/d(u), d(y)/d(v)
+  bool one_level;                                           // the whole block reads the same level
 
   DR_HD int32_t at(int k, int i) const {
     return regular[i] > 0 ? tap[0][i] + (k & 1) + (k >> 1) * width[i] : tap[k][i];
@@ -156,12 +150,17 @@ struct TextureSampler {
     int32_t height[kTextureBlock];
     if constexpr (kMips) {
       const int32_t* const level = step == 0 ? block.fine : block.coarse;
-#pragma omp simd
+      int32_t others = 0;
+#pragma omp simd reduction(| : others)
       for (int i = 0; i < n; ++i) {
         taps->width[i] = levels.level_width(level[i]);
         height[i] = levels.level_height(level[i]);
+        others |= level[i] ^ level[0];
       }
-      for (int i = 0; i < n; ++i) taps->texels[i] = levels.texels(item, level[i]);
+      taps->one_level = others == 0;
+      const scalar_t* const first = levels.texels(item, level[0]);
+      for (int i = 0; i < n; ++i) taps->texels[i] = first;
+      for (int i = 0; i < n && !taps->one_level; ++i) taps->texels[i] = levels.texels(item, level[i]);
       if (anisotropy > 1) {
         scalar_t u[kTextureBlock], v[kTextureBlock];
         const scalar_t t = tap_position(index);
@@ -174,6 +173,7 @@ struct TextureSampler {
       }
     } else {
       const scalar_t* const texels = levels.texels(item, 0);
+      taps->one_level = true;
       for (int i = 0; i < n; ++i) taps->texels[i] = texels, taps->width[i] = levels.width, height[i] = levels.height;
     }
     mapping.linear(block.u, block.v, block.face, n, height, taps);
@@ -181,6 +181,7 @@ struct TextureSampler {
 
   // The one texel of the nearest filter as tap 0.
   DR_HD_STEP void find_nearest(int64_t item, const Block& block, int n, Taps* taps) const {
+    taps->one_level = true;
     for (int i = 0; i < n; ++i) {
       taps->texels[i] = levels.texels(item, 0);
       taps->width[i] = levels.width;

@@ -102,11 +102,14 @@ struct TextureBackwardCoordinates {
           const scalar_t t = sampler.tap_position(pass / steps);
           for (int i = 0; i < n; ++i) {
             const scalar_t w = sampler.weight(block, i, step);
-            const scalar_t tap_u = w * along_x[i] * taps.slope_x[i], tap_v = w * along_y[i] * taps.slope_y[i];
-            grad_u[i] += tap_u;
-            grad_v[i] += tap_v;
-            axis_u[i] += t * tap_u;
-            axis_v[i] += t * tap_v;
+            along_x[i] *= w * taps.slope_x[i];
+            along_y[i] *= w * taps.slope_y[i];
+            grad_u[i] += along_x[i];
+            grad_v[i] += along_y[i];
+          }
+          for (int i = 0; count > 1 && i < n; ++i) {
+            axis_u[i] += t * along_x[i];
+            axis_v[i] += t * along_y[i];
           }
           if (!to_level) continue;
           for (int i = 0; i < n; ++i) grad_level[i] += step == 0 ? -total[i] : total[i];
@@ -116,11 +119,9 @@ struct TextureBackwardCoordinates {
           grad_level[i] = free ? grad_level[i] / count : scalar_t(0);
         }
       }
-      for (int i = 0; i < n; ++i) {
-        sampler.mapping.template pull_back<kMips>(first + i, block.face[i] >= 0, sampler.levels, sampler.anisotropy,
-                                                  grad_u[i], grad_v[i], grad_level[i], axis_u[i], axis_v[i],
-                                                  grad_coordinates, grad_derivatives, grad_bias);
-      }
+      sampler.mapping.template pull_back<kMips>(first, n, block.face, sampler.levels, sampler.anisotropy, grad_u,
+                                                grad_v, grad_level, axis_u, axis_v, grad_coordinates, grad_derivatives,
+                                                grad_bias);
     });
   }
 };

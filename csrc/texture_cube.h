@@ -80,7 +80,6 @@ struct CubeMapping {
         level = project(first + i, block->face[i]).footprint(static_cast<scalar_t>(levels.width)).level();
       }
       block->level[i] = bias != nullptr ? level + bias[first + i] : level;
-      block->axis_u[i] = block->axis_v[i] = 0;
     }
   }
 
@@ -141,13 +140,24 @@ struct CubeMapping {
   //     through p (dp/da = 2h, dp/dalong = -2 h p):       grad_p = -h along_X grad_s_X
   //     through h (dh/dalong = -2 h^2):                   grad_along += -2 h (s_X grad_s_X)
   template <bool kMips>
-  DR_HD void pull_back(int64_t lookup, bool valid, const TextureLevels<scalar_t>& levels, int32_t, scalar_t grad_s,
-                       scalar_t grad_t, scalar_t grad_level, scalar_t, scalar_t, scalar_t* grad_directions,
-                       scalar_t* grad_derivatives, scalar_t* grad_bias) const {
+  DR_HD void pull_back(int64_t first, int n, const int32_t* face, const TextureLevels<scalar_t>& levels, int32_t,
+                       const scalar_t* grad_s, const scalar_t* grad_t, const scalar_t* grad_level, const scalar_t*,
+                       const scalar_t*, scalar_t* grad_directions, scalar_t* grad_derivatives,
+                       scalar_t* grad_bias) const {
+    for (int i = 0; i < n; ++i) {
+      pull_back_one<kMips>(first + i, face[i], levels, grad_s[i], grad_t[i], grad_level[i], grad_directions,
+                           grad_derivatives);
+      if (kMips && grad_bias != nullptr) grad_bias[first + i] = face[i] >= 0 ? grad_level[i] : scalar_t(0);
+    }
+  }
+
+  template <bool kMips>
+  DR_HD void pull_back_one(int64_t lookup, int32_t face, const TextureLevels<scalar_t>& levels, scalar_t grad_s,
+                           scalar_t grad_t, scalar_t grad_level, scalar_t* grad_directions,
+                           scalar_t* grad_derivatives) const {
     using Frame = FaceFrame<scalar_t>;
     Vec3<scalar_t> to_direction{0, 0, 0}, to_X{0, 0, 0}, to_Y{0, 0, 0};
-    if (valid) {
-      const int32_t face = Frame::face_of(direction(lookup));
+    if (face >= 0) {
       const Projection at = project(lookup, face);
       Vec3<scalar_t> grad{at.h * grad_s, at.h * grad_t, -at.h * (at.p * grad_s + at.q * grad_t)};
       if (kMips && derivatives != nullptr) {
@@ -171,9 +181,7 @@ struct CubeMapping {
       scalar_t* const out = grad_directions + 3 * lookup;
       out[0] = to_direction.x, out[1] = to_direction.y, out[2] = to_direction.z;
     }
-    if constexpr (!kMips) return;
-    if (grad_bias != nullptr) grad_bias[lookup] = valid ? grad_level : scalar_t(0);
-    if (grad_derivatives != nullptr) {
+    if (kMips && grad_derivatives != nullptr) {
       scalar_t* const out = grad_derivatives + 6 * lookup;
       out[0] = to_X.x, out[1] = to_Y.x, out[2] = to_X.y, out[3] = to_Y.y, out[4] = to_X.z, out[5] = to_Y.z;
     }

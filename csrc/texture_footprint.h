@@ -5,6 +5,13 @@
 
 namespace diffrender {
 
+// A step over a whole block: not worth inlining on the CPU, where that would only cost compile time.
+#if defined(__CUDACC__)
+#define DR_HD_STEP DR_HD
+#else
+#define DR_HD_STEP __attribute__((noinline))
+#endif
+
 // log2 to the precision of its type for normal positive numbers, without branches: the mantissa m in [sqrt(1/2),
 // sqrt(2)) gives 2 / ln(2) artanh(z) with z = (m - 1) / (m + 1), |z| < 0.172.
 template <class scalar_t>
@@ -23,7 +30,7 @@ DR_HD float log2_normal(float value) {
   const int32_t bits = static_cast<int32_t>(float_bits(value));
   const int32_t exponent = (bits - 0x3f3504f3) >> 23;  // of m in [sqrt(1/2), sqrt(2))
   const float m = __builtin_bit_cast(float, bits - exponent * (1 << 23));
-  return static_cast<float>(exponent) + log2_mantissa<float, 6>(m);
+  return static_cast<float>(exponent) + log2_mantissa<float, 5>(m);
 }
 
 template <>
@@ -32,22 +39,6 @@ DR_HD double log2_normal(double value) {
   const int64_t exponent = (bits - 0x3fe6a09e667f3bcd) >> 52;
   const double m = __builtin_bit_cast(double, bits - exponent * (int64_t(1) << 52));
   return static_cast<double>(static_cast<int32_t>(exponent)) + log2_mantissa<double, 12>(m);
-}
-
-// The exponent e of a normal positive number, and 2^-e. At most one below the largest exponent, whose 2^-e is not
-// normal.
-DR_HD float exponent_of(float value, float* inverse) {
-  const int32_t top = 253 << 23, bits = static_cast<int32_t>(float_bits(value)) & 0x7f800000;
-  const int32_t exponent = bits < top ? bits : top;
-  *inverse = __builtin_bit_cast(float, 0x7f000000 - exponent);
-  return static_cast<float>((exponent >> 23) - 127);
-}
-
-DR_HD double exponent_of(double value, double* inverse) {
-  const int64_t top = int64_t(2045) << 52, bits = static_cast<int64_t>(double_bits(value)) & 0x7ff0000000000000;
-  const int64_t exponent = bits < top ? bits : top;
-  *inverse = __builtin_bit_cast(double, 0x7fe0000000000000 - exponent);
-  return static_cast<double>(static_cast<int32_t>(exponent >> 52) - 1023);
 }
 
 // The ellipse that a pixel covers: singular values of the Jacobian of texel coordinates over the pixel.
@@ -95,20 +86,31 @@ struct Footprint {
     return finite ? (some ? value : -kLargest<scalar_t>) : kLargest<scalar_t>;
   }
 
-  // The level of the major axis, in arithmetic that vectorises: log2(major^2) / 2 with J scaled by a power of two.
-  DR_HD static scalar_t level_of_major(scalar_t x_X, scalar_t x_Y, scalar_t y_X, scalar_t y_Y) {
-    const scalar_t a0 = x_X < 0 ? -x_X : x_X, a1 = x_Y < 0 ? -x_Y : x_Y;
-    const scalar_t a2 = y_X < 0 ? -y_X : y_X, a3 = y_Y < 0 ? -y_Y : y_Y;
-    const scalar_t m0 = a0 > a1 ? a0 : a1, m1 = a2 > a3 ? a2 : a3, largest = m0 > m1 ? m0 : m1;
-    scalar_t inverse;
-    const scalar_t exponent = exponent_of(largest, &inverse);
-    x_X *= inverse, x_Y *= inverse, y_X *= inverse, y_Y *= inverse;
+  // The squared major axis of J.
+  DR_HD static scalar_t squared_major(scalar_t x_X, scalar_t x_Y, scalar_t y_X, scalar_t y_Y) {
     const scalar_t A = x_X * x_X + x_Y * x_Y, B = y_X * y_X + y_Y * y_Y;
     const scalar_t C = x_X * y_X + x_Y * y_Y, D = scalar_t(0.5) * (A - B);
-    const scalar_t square = scalar_t(0.5) * (A + B) + std::sqrt(D * D + C * C);
-    const bool finite = square <= kLargest<scalar_t>, some = largest >= kSmallestNormal<scalar_t>;
-    const scalar_t value = exponent + scalar_t(0.5) * log2_normal(finite & some ? square : scalar_t(1));
-    return finite ? (some ? value : -kLargest<scalar_t>) : kLargest<scalar_t>;
+    return scalar_t(0.5) * (A + B) + std::sqrt(D * D + C * C);
+  }
+
+  // Levels of the major axes of n footprints (u_X, u_Y, v_X, v_Y), in units of the texture. Vectorises.
+  DR_HD_STEP static void levels_of_major(const scalar_t* steps, int n, scalar_t width, scalar_t height,
+                                         scalar_t* levels) {
+    // Between these squares nothing that counts overflows or underflows. NaN is not between them.
+    const scalar_t small = scalar_t(1e-12), large = scalar_t(1e18);
+    int32_t beyond = 0;
+#pragma omp simd reduction(| : beyond)
+    for (int i = 0; i < n; ++i) {
+      const scalar_t* const step = steps + 4 * i;
+      const scalar_t square = squared_major(step[0] * width, step[1] * width, step[2] * height, step[3] * height);
+      const bool common = (square > small) & (square < large);
+      levels[i] = scalar_t(0.5) * log2_normal(common ? square : scalar_t(1));
+      beyond |= common ? 0 : 1;
+    }
+    for (int i = 0; beyond != 0 && i < n; ++i) {
+      const scalar_t* const step = steps + 4 * i;
+      levels[i] = make(step[0] * width, step[1] * width, step[2] * height, step[3] * height, 1).level();
+    }
   }
 
   // Unit vector of the major axis. The larger component comes from the square root, so that no digits cancel.

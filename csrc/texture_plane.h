@@ -77,16 +77,9 @@ struct PlaneMapping {
 
   DR_HD void measure(int64_t first, int n, const TextureLevels<scalar_t>& levels, int32_t taps,
                      TextureBlock<scalar_t, true>* block) const {
-    for (int i = 0; i < n; ++i) block->level[i] = block->axis_u[i] = block->axis_v[i] = 0;
     if (derivatives != nullptr && taps == 1) {
-      const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
-      const scalar_t* const steps = derivatives + 4 * first;
-#pragma omp simd
-      for (int i = 0; i < n; ++i) {
-        const scalar_t* const step = steps + 4 * i;
-        block->level[i] =
-            Footprint<scalar_t>::level_of_major(step[0] * width, step[1] * width, step[2] * height, step[3] * height);
-      }
+      Footprint<scalar_t>::levels_of_major(derivatives + 4 * first, n, static_cast<scalar_t>(levels.width),
+                                           static_cast<scalar_t>(levels.height), block->level);
     } else if (derivatives != nullptr) {
       for (int i = 0; i < n; ++i) {
         const Footprint<scalar_t> at = footprint(first + i, levels, taps);
@@ -100,7 +93,9 @@ struct PlaneMapping {
         block->axis_v[i] = finite ? y : scalar_t(0);
       }
     }
-    if (bias != nullptr) {
+    if (derivatives == nullptr) {
+      for (int i = 0; i < n; ++i) block->level[i] = bias == nullptr ? scalar_t(0) : bias[first + i];
+    } else if (bias != nullptr) {
       for (int i = 0; i < n; ++i) block->level[i] += bias[first + i];
     }
   }
@@ -183,25 +178,35 @@ struct PlaneMapping {
   }
 
   template <bool kMips>
-  DR_HD void pull_back(int64_t lookup, bool valid, const TextureLevels<scalar_t>& levels, int32_t taps, scalar_t grad_u,
-                       scalar_t grad_v, scalar_t grad_level, scalar_t grad_axis_u, scalar_t grad_axis_v,
-                       scalar_t* grad_texcoords, scalar_t* grad_derivatives, scalar_t* grad_bias) const {
+  DR_HD void pull_back(int64_t first, int n, const int32_t* valid, const TextureLevels<scalar_t>& levels, int32_t taps,
+                       const scalar_t* grad_u, const scalar_t* grad_v, const scalar_t* grad_level,
+                       const scalar_t* grad_axis_u, const scalar_t* grad_axis_v, scalar_t* grad_texcoords,
+                       scalar_t* grad_derivatives, scalar_t* grad_bias) const {
     if (grad_texcoords != nullptr) {
-      grad_texcoords[2 * lookup] = valid ? grad_u : scalar_t(0);
-      grad_texcoords[2 * lookup + 1] = valid ? grad_v : scalar_t(0);
+      scalar_t* const out = grad_texcoords + 2 * first;
+#pragma omp simd
+      for (int i = 0; i < n; ++i) {
+        out[2 * i] = valid[i] < 0 ? scalar_t(0) : grad_u[i];
+        out[2 * i + 1] = valid[i] < 0 ? scalar_t(0) : grad_v[i];
+      }
     }
     if constexpr (!kMips) return;
-    if (grad_bias != nullptr) grad_bias[lookup] = valid ? grad_level : scalar_t(0);
-    if (grad_derivatives == nullptr) return;
-    scalar_t grad_j[4] = {0, 0, 0, 0};
-    const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
-    if (valid) {
-      footprint(lookup, levels, taps).backward(taps, grad_level, grad_axis_u / width, grad_axis_v / height, grad_j);
+    for (int i = 0; grad_bias != nullptr && i < n; ++i) {
+      grad_bias[first + i] = valid[i] < 0 ? scalar_t(0) : grad_level[i];
     }
-    grad_derivatives[4 * lookup] = grad_j[0] * width;
-    grad_derivatives[4 * lookup + 1] = grad_j[1] * width;
-    grad_derivatives[4 * lookup + 2] = grad_j[2] * height;
-    grad_derivatives[4 * lookup + 3] = grad_j[3] * height;
+    const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
+    for (int i = 0; grad_derivatives != nullptr && i < n; ++i) {
+      scalar_t grad_j[4] = {0, 0, 0, 0};
+      if (valid[i] >= 0) {
+        footprint(first + i, levels, taps)
+            .backward(taps, grad_level[i], grad_axis_u[i] / width, grad_axis_v[i] / height, grad_j);
+      }
+      scalar_t* const out = grad_derivatives + 4 * (first + i);
+      out[0] = grad_j[0] * width;
+      out[1] = grad_j[1] * width;
+      out[2] = grad_j[2] * height;
+      out[3] = grad_j[3] * height;
+    }
   }
 };
 

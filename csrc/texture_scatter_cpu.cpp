@@ -153,8 +153,9 @@ class TextureScatter {
 
   void add_block(const ScatterBlock<scalar_t>& block, double* buffer) const {
     const auto& taps = block.taps;
+    if (taps.one_level && level_of(block, 0).grad == nullptr) return;
     for (int i = 0; i < block.n; ++i) {
-      const auto& level = tiled_.levels[block.level == nullptr ? 0 : block.level[i]];
+      const auto& level = level_of(block, i);
       const scalar_t weight = block.weight == nullptr ? scalar_t(1) : block.weight[i];
       if (level.grad == nullptr || !(weight > 0)) continue;
       const scalar_t* const g = grad_values_ + (block.first + i) * n_;
@@ -195,6 +196,28 @@ class TextureScatter {
     }
   }
 
+  // Tile of each lookup and texel within it; -1 where it is no square, or one across tiles.
+  void find_tiles(const ScatterBlock<scalar_t>& block, int32_t* tiles, int32_t* texels) const {
+    const auto& taps = block.taps;
+    const int32_t shift = tiled_.shift, within = (1 << shift) - 1;
+    const auto find = [&](const auto& level, int i) {
+      const int32_t row = taps.row[i], column = taps.column[i], y = row & within, x = column & within;
+      tiles[i] = level.first_tile + (row >> shift) * level.tiles_per_row + (column >> shift);
+      texels[i] = (taps.regular[i] > 0) & (x < within) & (y < within) ? (y << shift) + x : -1;
+    };
+    if (taps.one_level) {
+      const auto& level = level_of(block, 0);
+#pragma omp simd
+      for (int i = 0; i < block.n; ++i) find(level, i);
+      return;
+    }
+    for (int i = 0; i < block.n; ++i) find(level_of(block, i), i);
+  }
+
+  const typename TiledLevels<scalar_t>::Level& level_of(const ScatterBlock<scalar_t>& block, int i) const {
+    return tiled_.levels[block.level == nullptr ? 0 : block.level[i]];
+  }
+
   void sort(Chunk* chunk) const {
     // Kept by each thread: fresh memory would cost more than what is done with it.
     static thread_local std::vector<Entry> found;
@@ -204,46 +227,47 @@ class TextureScatter {
     int32_t last_tile = -1;
     source_(chunk->begin, chunk->end, [&](const ScatterBlock<scalar_t>& block) {
       const auto& taps = block.taps;
+      if (taps.one_level && level_of(block, 0).grad == nullptr) return;
       if (used + 4 * block.n > static_cast<int64_t>(found.size())) {
         found.resize(std::max<int64_t>(2 * used, 2 * kLookupsPerChunk));
         runs.resize(found.size());
       }
-      const auto push = [&](int32_t tile) -> Entry* {
-        if (tile != last_tile) {
-          runs[run_count++] = {tile, static_cast<int32_t>(used)};
-          last_tile = tile;
-        }
-        return &found[used++];
+      int32_t tiles[kTextureBlock], texels[kTextureBlock];
+      find_tiles(block, tiles, texels);
+      const scalar_t* g = grad_values_ + block.first * n_;
+      int32_t lookup = static_cast<int32_t>(block.first - chunk->begin);
+      Entry* entry = found.data() + used;
+      const auto start_run = [&](int32_t tile) {
+        if (tile == last_tile) return;
+        runs[run_count++] = {tile, static_cast<int32_t>(entry - found.data())};
+        last_tile = tile;
       };
-      for (int i = 0; i < block.n; ++i) {
-        const auto& level = tiled_.levels[block.level == nullptr ? 0 : block.level[i]];
+      for (int i = 0; i < block.n; ++i, g += n_, ++lookup) {
         const scalar_t weight = block.weight == nullptr ? scalar_t(1) : block.weight[i];
-        if (level.grad == nullptr || !(weight > 0)) continue;
-        const int32_t lookup = static_cast<int32_t>(block.first + i - chunk->begin);
-        const scalar_t* const g = grad_values_ + (block.first + i) * n_;
-        const int32_t column = taps.column[i] & within, row = taps.row[i] & within;
-        if (taps.regular[i] > 0 && column < within && row < within) {
-          Entry* const entry =
-              push(level.first_tile + (taps.row[i] >> shift) * level.tiles_per_row + (taps.column[i] >> shift));
-          entry->texel = (row << shift) + column;
+        if (!(weight > 0) || (!taps.one_level && level_of(block, i).grad == nullptr)) continue;
+        if (texels[i] >= 0) {
+          start_run(tiles[i]);
+          entry->texel = texels[i];
           entry->x = taps.x[i];
           entry->y = taps.y[i];
-          fill(g, lookup, weight, entry);
+          fill(g, lookup, weight, entry++);
           continue;
         }
-        // Across tiles, or not a square: every texel by itself.
+        // Every texel by itself.
+        const auto& level = level_of(block, i);
         scalar_t weights[4];
         tap_weights(taps, i, weight, weights);
         for (int k = 0; k < 4; ++k) {
           const int32_t tap = taps.at(k, i);
           if (tap < 0 || weights[k] == 0) continue;
           const int32_t y = tap / level.width, x = tap - y * level.width;
-          Entry* const entry = push(level.first_tile + (y >> shift) * level.tiles_per_row + (x >> shift));
+          start_run(level.first_tile + (y >> shift) * level.tiles_per_row + (x >> shift));
           entry->texel = -1 - (((y & within) << shift) + (x & within));
           entry->x = entry->y = 0;
-          fill(g, lookup, weights[k], entry);
+          fill(g, lookup, weights[k], entry++);
         }
       }
+      used = entry - found.data();
     });
     const auto end_of = [&](int64_t r) { return r + 1 < run_count ? runs[r + 1].begin : static_cast<int32_t>(used); };
     chunk->start.reset(new int32_t[tiled_.tile_count + 1]());

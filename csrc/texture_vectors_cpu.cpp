@@ -2,8 +2,6 @@
 // Two texels of a row lie side by side in memory, so that one load of 2 to 8 numbers gets both. What is no square
 // (borders, seams) is computed by the scalar formulas, of texture_forward.h and texture_backward.h, of which these are
 // the same operations in the same order.
-#include <initializer_list>
-
 #include "core/lanes.h"
 #include "texture_backward.h"
 #include "texture_forward.h"
@@ -56,9 +54,10 @@ struct MixedSquare<1> {
   using Pair = double __attribute__((may_alias, aligned(4)));
 
   // In this order the two shuffles stay within the halves of a vector.
-  DR_INLINE static void deal(const float* const* at, Lanes<float>* left, Lanes<float>* right) {
+  template <class Address>
+  DR_INLINE static void deal(const Address& at, Lanes<float>* left, Lanes<float>* right) {
     using Pairs = double __attribute__((vector_size(32)));
-    const auto pair = [&](int l) { return *reinterpret_cast<const Pair*>(at[l]); };
+    const auto pair = [&](int l) { return *reinterpret_cast<const Pair*>(at(l)); };
     const Pairs first = {pair(0), pair(1), pair(4), pair(5)}, second = {pair(2), pair(3), pair(6), pair(7)};
     const Lanes<float> a = reinterpret_cast<const Lanes<float>&>(first);
     const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);
@@ -67,12 +66,18 @@ struct MixedSquare<1> {
   }
 
   DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
-    const float* at[kLanes];
     Lanes<float> low_left, low_right, high_left, high_right;
-    for (int l = 0; l < kLanes; ++l) at[l] = taps.texels[i + l] + taps.tap[0][i + l];
-    deal(at, &low_left, &low_right);
-    for (int l = 0; l < kLanes; ++l) at[l] += taps.width[i + l];
-    deal(at, &high_left, &high_right);
+    const int32_t* const tap = taps.tap[0] + i;
+    if (taps.one_level) {
+      const float *const low = taps.texels[0], *const high = low + taps.width[0];
+      deal([&](int l) { return low + tap[l]; }, &low_left, &low_right);
+      deal([&](int l) { return high + tap[l]; }, &high_left, &high_right);
+    } else {
+      const float* const* const texels = taps.texels + i;
+      const int32_t* const width = taps.width + i;
+      deal([&](int l) { return texels[l] + tap[l]; }, &low_left, &low_right);
+      deal([&](int l) { return texels[l] + tap[l] + width[l]; }, &high_left, &high_right);
+    }
     const auto y = load_lanes<Lanes<float>>(taps.y + i);
     left_slope = high_left - low_left;
     right_slope = high_right - low_right;
@@ -217,11 +222,14 @@ namespace {
 template <int kChannels>
 void slope_few_channels(const TextureSlopes<float>& slopes, int n) {
   const TextureTaps<float>& taps = slopes.taps;
-  float u[4 * kTextureBlock], v[4 * kTextureBlock], totals[4 * kTextureBlock];
+  // Sums over the lanes: first (u0 + u2, u1 + u3, v0 + v2, v1 + v3), then the pairs of that.
+  float halves[4 * kTextureBlock], totals[4 * kTextureBlock];
   const float* g = slopes.grad_values;
+  const bool to_total = slopes.total != nullptr;
   for (int i = 0; i < n; ++i, g += kChannels) {
     if (taps.regular[i] <= 0) {
-      for (float* products : {u, v, totals}) store_lanes(products + 4 * i, FourFloats{0, 0, 0, 0});
+      store_lanes(halves + 4 * i, FourFloats{0, 0, 0, 0});
+      store_lanes(totals + 4 * i, FourFloats{0, 0, 0, 0});
       continue;
     }
     FourFloats cotangent;
@@ -229,23 +237,24 @@ void slope_few_channels(const TextureSlopes<float>& slopes, int n) {
     if constexpr (kChannels == 3) cotangent = FourFloats{g[0], g[1], g[2], 0};
     if constexpr (kChannels == 2) cotangent = FourFloats{g[0], g[1], 0, 0};
     const MixedSquare<kChannels> square(taps, i);
-    const FourFloats across = square.right - square.left;
-    store_lanes(u + 4 * i, cotangent * across);
-    store_lanes(v + 4 * i, cotangent * (square.left_slope + taps.x[i] * (square.right_slope - square.left_slope)));
-    if (slopes.total != nullptr) store_lanes(totals + 4 * i, cotangent * (square.left + taps.x[i] * across));
+    const FourFloats across = square.right - square.left, u = cotangent * across;
+    const FourFloats v = cotangent * (square.left_slope + taps.x[i] * (square.right_slope - square.left_slope));
+    const FourFloats half =
+        __builtin_shuffle(u, v, FourInts{0, 1, 4, 5}) + __builtin_shuffle(u, v, FourInts{2, 3, 6, 7});
+    store_lanes(halves + 4 * i, half);
+    if (to_total) store_lanes(totals + 4 * i, cotangent * (square.left + taps.x[i] * across));
   }
-  const auto add_up = [&](const float* products, float* sums) {
+#pragma omp simd
+  for (int i = 0; i < n; ++i) {
+    slopes.along_x[i] = halves[4 * i] + halves[4 * i + 1];
+    slopes.along_y[i] = halves[4 * i + 2] + halves[4 * i + 3];
+  }
+  if (to_total) {
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
-      float sum = products[4 * i] + products[4 * i + 1];
-      if (kChannels > 2) sum += products[4 * i + 2];
-      if (kChannels > 3) sum += products[4 * i + 3];
-      sums[i] = sum;
+      slopes.total[i] = (totals[4 * i] + totals[4 * i + 1]) + (totals[4 * i + 2] + totals[4 * i + 3]);
     }
-  };
-  add_up(u, slopes.along_x);
-  add_up(v, slopes.along_y);
-  if (slopes.total != nullptr) add_up(totals, slopes.total);
+  }
   for (int i = 0; i < n; ++i) {
     if (taps.regular[i] <= 0) slopes.one(i, kChannels);
   }

@@ -1,0 +1,111 @@
+"""The vectors of the CPU give the numbers of the portable kernels; many taps and hostile arguments."""
+
+import pytest
+import torch
+
+import diffrender as dr
+from tests.ops.test_texture import FILTERS, WRAPS
+from tests.support.vocabulary import relative_error, rnd, uniform
+
+F64 = torch.float64
+LOOKUPS = 147  # more than two blocks, and no multiple of a vector
+MODES = {
+    "linear": {},
+    "mip_linear": {"derivatives": True},
+    "anisotropic": {"derivatives": True, "max_anisotropy": 3},
+}
+
+
+def look_up(texels, uv, steps, derivatives=False, **options):
+    return dr.texture(texels, uv, texcoord_derivatives=steps if derivatives else None, wrap="clamp", **options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 7, 8, 12, 21])
+def test_vectors_equal_the_portable_kernel_bit_for_bit(mode, channels):
+    """One lookup of one channel at a time is no vector: a batch of single lookups into a shared texture of one channel.
+
+    A cotangent in one channel makes a sum over the channels that rounds nowhere.
+    """
+    texels = rnd(20, 17, channels)
+    uv, steps = uniform(1, 1, LOOKUPS, 2, low=-0.2, high=1.2, seed=1), 0.2 * rnd(1, 1, LOOKUPS, 4, seed=2)
+    cotangent = rnd(LOOKUPS, seed=3)
+    block_uv = uv.clone().requires_grad_()
+    blocks = look_up(texels, block_uv, steps, **MODES[mode])
+    for c in range(channels):
+        one_uv = uv.view(LOOKUPS, 1, 1, 2).clone().requires_grad_()
+        one = look_up(texels[..., c : c + 1], one_uv, steps.view(LOOKUPS, 1, 1, 4), **MODES[mode]).view(LOOKUPS)
+        assert torch.equal(blocks[0, 0, :, c], one)
+        (grad_one,) = torch.autograd.grad(one, one_uv, cotangent)
+        (grad_block,) = torch.autograd.grad(blocks[0, 0, :, c], block_uv, cotangent, retain_graph=True)
+        assert grad_one.any()
+        assert torch.equal(grad_block.view(LOOKUPS, 2), grad_one.view(LOOKUPS, 2))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 7, 16])
+def test_vectors_of_float32_follow_the_scalars_of_float64(mode, channels):
+    texels = rnd(2, 33, 18, channels, dtype=F64)
+    uv, steps = uniform(2, 9, 11, 2, low=-0.2, high=1.2, seed=1, dtype=F64), 0.2 * rnd(2, 9, 11, 4, seed=2, dtype=F64)
+    results = []
+    for dtype in (torch.float32, F64):
+        leaves = [x.to(dtype).requires_grad_() for x in (texels, uv, steps)]
+        value = look_up(*leaves, **MODES[mode])
+        grads = torch.autograd.grad((value * rnd(*value.shape, seed=3, dtype=dtype)).sum(), leaves, allow_unused=True)
+        results.append([value, *(grad for grad in grads if grad is not None)])
+    for single, double in zip(*results, strict=True):
+        # Coordinates of 33 texels keep 18 bits of their fraction; a few lookups are next to a bend of the filter.
+        difference = (single.double() - double).abs() / double.abs().max()
+        assert difference.flatten().quantile(0.98) < 3e-5
+
+
+def test_order_free_sum_of_many_taps_on_one_texel_does_not_overflow():
+    """64 taps on two levels of 1 x 1 texel: 512 equal contributions of a lookup to the same sum."""
+    lookups = 3000
+    texels, uv = torch.zeros(1, 1, 1, 1), torch.full((1, 1, lookups, 2), 0.75)
+    steps = torch.tensor([4.0, 0, 0, 1.0]).expand(1, 1, lookups, 4).contiguous()
+    grad = torch.ones(1, 1, lookups, 1)
+    arguments = (texels, torch.zeros(1, 0, 1), uv, steps, None, grad, 3, 0, 0, 0, 64, True, False, False, False, False)
+    for scatter in (0, 1):
+        sums = torch.ops.diffrender.texture_backward(*arguments, scatter)[0]
+        assert sums.item() == pytest.approx(lookups, rel=1e-5)
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 1), (64, 65)])
+def test_hostile_coordinates_give_finite_numbers(filter, wrap, size):
+    texels = (1 + rnd(2, *size, 3).abs()).requires_grad_()
+    special = [float("nan"), float("inf"), -float("inf"), 1e6 + 0.25, -1e6, 3e38, -3e38, 1e-45, -0.0, 1.0, 0.5]
+    values = torch.tensor(special)
+    uv = torch.stack(torch.meshgrid(values, values, indexing="ij"), -1).expand(2, -1, -1, -1).clone().requires_grad_()
+    steps = torch.tensor([[1e30, 0, 0, 1], [float("nan"), 0, 0, 1], [0.0, 0, 0, 0], [float("inf"), 1, 1, 1],
+                          [1e-40, 0, 0, 1e-40], [1e38, -1e38, 1e38, 1e38]])  # fmt: skip
+    steps = steps.repeat(21, 1)[: len(special) ** 2].view(1, len(special), len(special), 4).expand(2, -1, -1, -1)
+    taps = 5 if filter == "mip_linear" else 1
+    options = {"texcoord_derivatives": steps, "max_anisotropy": taps} if filter.startswith("mip") else {}
+    result = dr.texture(texels, uv, filter=filter, wrap=wrap, **options)
+    assert result.isfinite().all()
+    assert not result[~uv.detach().isfinite().all(-1)].any()
+    assert (result <= texels.max() * (1 + 1e-6)).all()
+    grad_texels, grad_uv = torch.autograd.grad(result.sum(), (texels, uv), allow_unused=True)
+    assert grad_texels.isfinite().all()
+    assert grad_uv.isfinite().all()
+    assert not grad_uv[~uv.detach().isfinite()].any()
+    if wrap != "zero":
+        finite = uv.detach().isfinite().all(-1).sum().item()
+        assert relative_error(grad_texels.sum(), torch.tensor(3.0 * finite)) < 1e-5
+
+
+def test_strided_and_broadcast_arguments_equal_dense_ones():
+    texels = rnd(3, 12, 10, 2).permute(0, 2, 1, 3)[:, ::2]
+    uv = uniform(1, 2, 7, 6, low=-1, high=2).permute(0, 3, 2, 1)[:, ::3].expand(3, -1, -1, -1)
+    steps = (0.1 * rnd(1, 1, 1, 4)).expand(3, *uv.shape[1:3], 4)
+    dense = dr.texture(texels.contiguous(), uv.contiguous(), texcoord_derivatives=steps.contiguous())
+    assert torch.equal(dr.texture(texels, uv, texcoord_derivatives=steps), dense)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_are_refused_with_a_message(dtype):
+    with pytest.raises(TypeError, match="texture: texture must be float32 or float64"):
+        dr.texture(torch.zeros(2, 2, 1, dtype=dtype), torch.zeros(1, 1, 2, dtype=dtype))
