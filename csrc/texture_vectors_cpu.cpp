@@ -15,38 +15,30 @@ using FourInts = int32_t __attribute__((vector_size(16), may_alias));
 // Vectors are passed around by inlining: there is no calling convention for them.
 #define DR_INLINE inline __attribute__((always_inline))
 
-// Left and right texels of a square of 2 to 4 channels, mixed along y, and their slopes along y. Lanes beyond the
-// channels hold other texels of the square.
+// Left and right texels of a square of 2 to 4 channels, mixed along y. Lanes beyond the channels hold other texels.
 template <int kChannels>
 struct MixedSquare {
-  FourFloats left, right, left_slope, right_slope;
+  FourFloats left, right;
 
   DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
     const float* const low = taps.texels[i] + static_cast<int64_t>(taps.tap[0][i]) * kChannels;
     const float* const high = low + static_cast<int64_t>(taps.width[i]) * kChannels;
     const float y = taps.y[i];
     const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
-    left_slope = high_left - low_left;
-    left = low_left + y * left_slope;
+    left = low_left + y * (high_left - low_left);
     if constexpr (kChannels == 2) {
       right = __builtin_shuffle(left, FourInts{2, 3, 2, 3});
-      right_slope = __builtin_shuffle(left_slope, FourInts{2, 3, 2, 3});
       return;
     }
     // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
     constexpr int kRight = kChannels == 4 ? 4 : 2;
     const FourFloats low_right = load_lanes<FourFloats>(low + kRight);
-    const FourFloats high_right = load_lanes<FourFloats>(high + kRight);
-    right_slope = high_right - low_right;
-    right = low_right + y * right_slope;
-    if constexpr (kChannels == 3) {
-      right = __builtin_shuffle(right, FourInts{1, 2, 3, 3});
-      right_slope = __builtin_shuffle(right_slope, FourInts{1, 2, 3, 3});
-    }
+    right = low_right + y * (load_lanes<FourFloats>(high + kRight) - low_right);
+    if constexpr (kChannels == 3) right = __builtin_shuffle(right, FourInts{1, 2, 3, 3});
   }
 };
 
-// The same for one channel of kLanes lookups from i on, all of which are squares.
+// The same for one channel of kLanes lookups from i on, none of which misses a texel, and the slopes along y.
 template <>
 struct MixedSquare<1> {
   Lanes<float> left, right, left_slope, right_slope;
@@ -68,7 +60,14 @@ struct MixedSquare<1> {
   DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
     Lanes<float> low_left, low_right, high_left, high_right;
     const int32_t* const tap = taps.tap[0] + i;
-    if (taps.one_level) {
+    if (any_lane(load_lanes<IntLanes>(taps.regular + i) == 0)) {
+      float t[4][kLanes];
+      for (int l = 0; l < kLanes; ++l) {
+        for (int k = 0; k < 4; ++k) t[k][l] = taps.texels[i + l][taps.at(k, i + l)];
+      }
+      low_left = load_lanes<Lanes<float>>(t[0]), low_right = load_lanes<Lanes<float>>(t[1]);
+      high_left = load_lanes<Lanes<float>>(t[2]), high_right = load_lanes<Lanes<float>>(t[3]);
+    } else if (taps.one_level) {
       const float *const low = taps.texels[0], *const high = low + taps.width[0];
       deal([&](int l) { return low + tap[l]; }, &low_left, &low_right);
       deal([&](int l) { return high + tap[l]; }, &high_left, &high_right);
@@ -131,9 +130,9 @@ void mix_one_channel(const TextureMix<float>& mix, int n, float* out) {
   const int whole = n - n % kLanes;
   for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
     const int step = i < whole ? kLanes : 1;
-    bool squares = step == kLanes && !any_lane(load_lanes<IntLanes>(mix.fine.regular + i) <= 0);
-    if (mix.blend) squares = squares && !any_lane(load_lanes<IntLanes>(mix.coarse.regular + i) <= 0);
-    if (!squares) {
+    bool texels = step == kLanes && !any_lane(load_lanes<IntLanes>(mix.fine.regular + i) < 0);
+    if (mix.blend) texels = texels && !any_lane(load_lanes<IntLanes>(mix.coarse.regular + i) < 0);
+    if (!texels) {
       for (int k = i; k < i + step; ++k) {
         const float value = mix.scale * mix.value(k, 1, 0);
         out[k] = mix.add ? out[k] + value : value;
@@ -218,45 +217,74 @@ void mix_with_vectors(const TextureMix<float>& mix, int n, int channels, float* 
 
 namespace {
 
-// Two to four channels: products of all lanes first, then their sums over the channels, lookup by lookup.
+// Four numbers from each of kLanes addresses, as one vector for each of the four.
+template <class Address>
+DR_INLINE void load_columns(const Address& at, Lanes<float> columns[4]) {
+  const auto pair = [&](int l) {
+    const FourFloats low = load_lanes<FourFloats>(at(l)), high = load_lanes<FourFloats>(at(l + 4));
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+  };
+  const Lanes<float> v0 = pair(0), v1 = pair(1), v2 = pair(2), v3 = pair(3);
+  constexpr IntLanes kLow = {0, 8, 1, 9, 4, 12, 5, 13}, kHigh = {2, 10, 3, 11, 6, 14, 7, 15};
+  constexpr IntLanes kFirst = {0, 1, 8, 9, 4, 5, 12, 13}, kSecond = {2, 3, 10, 11, 6, 7, 14, 15};
+  const Lanes<float> t0 = __builtin_shuffle(v0, v1, kLow), t1 = __builtin_shuffle(v0, v1, kHigh);
+  const Lanes<float> t2 = __builtin_shuffle(v2, v3, kLow), t3 = __builtin_shuffle(v2, v3, kHigh);
+  columns[0] = __builtin_shuffle(t0, t2, kFirst);
+  columns[1] = __builtin_shuffle(t0, t2, kSecond);
+  columns[2] = __builtin_shuffle(t1, t3, kFirst);
+  columns[3] = __builtin_shuffle(t1, t3, kSecond);
+}
+
+// Two to four channels of the left and right texels of kLanes squares. at(l): the left texel.
+template <int kChannels, class Address>
+DR_INLINE void load_row(const Address& at, Lanes<float> left[4], Lanes<float> right[4]) {
+  load_columns(at, left);
+  if constexpr (kChannels == 2) {
+    right[0] = left[2], right[1] = left[3];
+    return;
+  }
+  // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
+  constexpr int kSkip = kChannels == 4 ? 4 : 2, kFirst = kChannels == 4 ? 0 : 1;
+  Lanes<float> columns[4];
+  load_columns([&](int l) { return at(l) + kSkip; }, columns);
+  for (int c = 0; c < kChannels; ++c) right[c] = columns[c + kFirst];
+}
+
 template <int kChannels>
 void slope_few_channels(const TextureSlopes<float>& slopes, int n) {
   const TextureTaps<float>& taps = slopes.taps;
-  // Sums over the lanes: first (u0 + u2, u1 + u3, v0 + v2, v1 + v3), then the pairs of that.
-  float halves[4 * kTextureBlock], totals[4 * kTextureBlock];
-  const float* g = slopes.grad_values;
-  const bool to_total = slopes.total != nullptr;
-  for (int i = 0; i < n; ++i, g += kChannels) {
-    if (taps.regular[i] <= 0) {
-      store_lanes(halves + 4 * i, FourFloats{0, 0, 0, 0});
-      store_lanes(totals + 4 * i, FourFloats{0, 0, 0, 0});
+  const int whole = n - n % kLanes;
+  float cotangents[kChannels][kTextureBlock];
+#pragma omp simd
+  for (int i = 0; i < whole; ++i) {
+    for (int c = 0; c < kChannels; ++c) cotangents[c][i] = slopes.grad_values[i * kChannels + c];
+  }
+  for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
+    const int step = i < whole ? kLanes : 1;
+    if (step == 1 || any_lane(load_lanes<IntLanes>(taps.regular + i) <= 0)) {
+      for (int k = i; k < i + step; ++k) slopes.one(k, kChannels);
       continue;
     }
-    FourFloats cotangent;
-    if constexpr (kChannels == 4) cotangent = load_lanes<FourFloats>(g);
-    if constexpr (kChannels == 3) cotangent = FourFloats{g[0], g[1], g[2], 0};
-    if constexpr (kChannels == 2) cotangent = FourFloats{g[0], g[1], 0, 0};
-    const MixedSquare<kChannels> square(taps, i);
-    const FourFloats across = square.right - square.left, u = cotangent * across;
-    const FourFloats v = cotangent * (square.left_slope + taps.x[i] * (square.right_slope - square.left_slope));
-    const FourFloats half =
-        __builtin_shuffle(u, v, FourInts{0, 1, 4, 5}) + __builtin_shuffle(u, v, FourInts{2, 3, 6, 7});
-    store_lanes(halves + 4 * i, half);
-    if (to_total) store_lanes(totals + 4 * i, cotangent * (square.left + taps.x[i] * across));
-  }
-#pragma omp simd
-  for (int i = 0; i < n; ++i) {
-    slopes.along_x[i] = halves[4 * i] + halves[4 * i + 1];
-    slopes.along_y[i] = halves[4 * i + 2] + halves[4 * i + 3];
-  }
-  if (to_total) {
-#pragma omp simd
-    for (int i = 0; i < n; ++i) {
-      slopes.total[i] = (totals[4 * i] + totals[4 * i + 1]) + (totals[4 * i + 2] + totals[4 * i + 3]);
+    const float *low[kLanes], *high[kLanes];
+    for (int l = 0; l < kLanes; ++l) {
+      low[l] = taps.texels[i + l] + static_cast<int64_t>(taps.tap[0][i + l]) * kChannels;
+      high[l] = low[l] + static_cast<int64_t>(taps.width[i + l]) * kChannels;
     }
-  }
-  for (int i = 0; i < n; ++i) {
-    if (taps.regular[i] <= 0) slopes.one(i, kChannels);
+    Lanes<float> t00[4], t10[4], t01[4], t11[4], u = {}, v = {}, total = {};
+    load_row<kChannels>([&](int l) { return low[l]; }, t00, t10);
+    load_row<kChannels>([&](int l) { return high[l]; }, t01, t11);
+    const auto x = load_lanes<Lanes<float>>(taps.x + i), y = load_lanes<Lanes<float>>(taps.y + i);
+    for (int c = 0; c < kChannels; ++c) {
+      const auto cotangent = load_lanes<Lanes<float>>(cotangents[c] + i);
+      const auto left_slope = t01[c] - t00[c], right_slope = t11[c] - t10[c];
+      const auto left = t00[c] + y * left_slope, across = t10[c] + y * right_slope - left;
+      u += cotangent * across;
+      v += cotangent * (left_slope + x * (right_slope - left_slope));
+      total += cotangent * (left + x * across);
+    }
+    store_lanes(slopes.along_x + i, u);
+    store_lanes(slopes.along_y + i, v);
+    if (slopes.total != nullptr) store_lanes(slopes.total + i, total);
   }
 }
 
@@ -265,7 +293,7 @@ void slope_one_channel(const TextureSlopes<float>& slopes, int n) {
   const int whole = n - n % kLanes;
   for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
     const int step = i < whole ? kLanes : 1;
-    if (step == 1 || any_lane(load_lanes<IntLanes>(taps.regular + i) <= 0)) {
+    if (step == 1 || any_lane(load_lanes<IntLanes>(taps.regular + i) < 0)) {
       for (int k = i; k < i + step; ++k) slopes.one(k, 1);
       continue;
     }
