@@ -25,6 +25,25 @@ def sphere(seed, levels=1, dtype=F64, size=(1, 1)):
     return clip[None].to(dtype), triangles
 
 
+def on_grid(seed, size, step, count=6, dtype=F64):
+    """Triangles with corners on multiples of `step` pixels, all at one depth: edges pass through pixel centres."""
+    height, width = size
+    generator = torch.Generator().manual_seed(seed)
+    places = [torch.randint(0, int(n / step) + 1, (3 * count,), generator=generator) * step for n in (width, height)]
+    x, y = (2 * p.to(F64) / n - 1 for p, n in zip(places, (width, height), strict=True))
+    pos = torch.stack([x, y, torch.full_like(x, 0.25), torch.ones_like(x)], 1)[None]
+    return pos.to(dtype), torch.arange(3 * count, dtype=torch.int32).view(count, 3)
+
+
+def fan(radius, dtype=F64):
+    """Nine triangles around a point off the centre, with their outer corners far away and at depths of their own."""
+    angle = torch.arange(9, dtype=F64) * (2 * torch.pi / 9) + 0.1
+    outer = torch.stack([radius * angle.cos(), radius * angle.sin(), 0.3 * (3 * angle).sin()], 1)
+    xyz = torch.cat([torch.tensor([[0.13, -0.07, 0.1]], dtype=F64), outer])
+    rows = [[0, 1 + k, 1 + (k + 1) % 9] for k in range(9)]
+    return torch.cat([xyz, torch.ones(10, 1, dtype=F64)], 1)[None].to(dtype), torch.tensor(rows, dtype=torch.int32)
+
+
 def shared_plane(dtype=F64):
     """Three coplanar triangles that overlap, tilted, of different corners, behind each other in order only."""
     xy = torch.tensor([[-0.8, -0.8], [0.8, -0.7], [-0.6, 0.8], [-0.9, 0.2], [0.7, -0.9], [0.5, 0.9]], dtype=F64)

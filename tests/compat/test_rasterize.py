@@ -6,8 +6,9 @@ import torch
 
 import diffrender
 from diffrender.compat import nvdiffrast as dr
-from tests.compat.scenes import loose_triangles
-from tests.support.vocabulary import rnd
+from tests.compat import specification
+from tests.compat.scenes import fan, loose_triangles, on_grid
+from tests.support.vocabulary import relative_error, rnd
 
 F64 = torch.float64
 CONTEXT = dr.RasterizeCudaContext()
@@ -98,6 +99,66 @@ def test_both_windings_and_pieces_behind_the_camera_are_drawn_without_culling(ex
     assert torch.equal(front[..., 3], back[..., 3])
     behind, _ = raster(pos, torch.tensor([[0, 1, 3]]), (16, 16), exact_legacy=exact_legacy)
     assert 0 < int((behind[..., 3] > 0).sum()) < 256
+
+
+@MODES
+@pytest.mark.parametrize("step", [0.5, 0.25])
+def test_samples_on_edges_belong_to_low_columns_and_low_rows(exact_legacy, step):
+    """Corners that both grids hold: coverage is that of the exact half-open rule, triangle by triangle."""
+    size = (7, 9)
+    on_edges = 0
+    for seed in range(10):
+        pos, tri = on_grid(seed, size, step)
+        ranges = torch.stack([torch.arange(len(tri)), torch.ones(len(tri), dtype=torch.long)], 1)
+        rast, _ = raster(pos[0], tri, size, ranges=ranges, exact_legacy=exact_legacy)
+        for item in range(len(tri)):
+            points = specification.snapped(pos[0, 3 * item : 3 * item + 3].numpy(), *size)
+            for py in range(size[0]):
+                for px in range(size[1]):
+                    inside = specification.covers(points, px, py, *size)
+                    assert (rast[item, py, px, 3] > 0) == inside
+                    turned = specification.covers(
+                        [(-x, -y) for x, y in points], size[1] - 1 - px, size[0] - 1 - py, *size
+                    )
+                    on_edges += inside != turned
+    assert on_edges > (50 if step == 0.5 else 8)
+
+
+@MODES
+@pytest.mark.parametrize("radius", [3.0, 50.0, 4000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_shared_edges_leave_no_gap_and_no_double_hit(exact_legacy, radius, dtype):
+    """Triangles that reach far out of the frustum too: a cut may not move an edge in one of its triangles only."""
+    pos, tri = fan(radius, dtype)
+    ranges = torch.stack([torch.arange(9), torch.ones(9, dtype=torch.long)], 1)
+    rast, _ = raster(pos[0], tri, (61, 83), ranges=ranges, exact_legacy=exact_legacy)
+    assert ((rast[..., 3] > 0).sum(0) == 1).all()
+
+
+@MODES
+def test_values_of_cut_triangles_are_those_of_the_whole_triangle(exact_legacy):
+    """Cut by every plane of the frustum, corners behind the camera: weights of the original corners."""
+    seen = 0
+    for seed in range(12):
+        pos, tri = loose_triangles(seed, count=5, batch=1)
+        pos[..., :3] *= 3
+        pos[:, seed % 3 :: 3, 3] -= 0.8
+        rast, rast_db = raster(pos, tri, (13, 12), exact_legacy=exact_legacy)
+        ids = rast[..., 3].numpy().astype(np.int64)
+        expected, expected_db = specification.values(pos.numpy(), tri.numpy(), ids)
+        torch.testing.assert_close(rast, torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
+        if exact_legacy:
+            assert relative_error(rast_db, torch.from_numpy(expected_db)) < 1e-9
+        outside = (pos[..., :3].abs() > pos[..., 3:]).any(-1)[0][tri.long()].any(1)
+        seen += int(outside[dr.triangle_ids(rast)[ids > 0].long()].sum())
+    assert seen > 200
+
+
+@MODES
+def test_a_batch_of_more_than_65535_images(exact_legacy):
+    pos = torch.tensor([[[-3.0, -3, 0, 1], [5, -3, 0, 1], [-3, 5, 0, 1]]]).expand(66000, -1, -1)
+    rast, _ = raster(pos, torch.tensor([[0, 1, 2]]), (1, 1), exact_legacy=exact_legacy)
+    assert (rast[..., 3] == 1).all()
 
 
 @MODES

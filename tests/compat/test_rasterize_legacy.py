@@ -62,6 +62,32 @@ def test_coverage_is_decided_on_sixteenths_with_exact_legacy():
     assert (raster(right, tri, (16, 16), exact_legacy=True)[0][0, :, 8, 3] >= 3).all()
 
 
+def test_halves_of_sixteenths_are_rounded_to_even():
+    """Edges at 0.5 + 1/32 and 0.5 - 1/32 pixels go to 0.5, onto the centres of column 8: these are right of them."""
+    tri = torch.tensor([[0, 1, 2], [0, 2, 3], [1, 4, 5], [1, 5, 2]], dtype=torch.int32)
+    for offset, column in ((1 / 32, 8), (-1 / 32, 8), (3 / 32, 9), (-3 / 32, 8)):
+        x = (0.5 + offset) / 8
+        pos = torch.tensor([[[-1, -1, 0, 1], [x, -1, 0, 1], [x, 1, 0, 1], [-1, 1, 0, 1], [1, -1, 0, 1], [1, 1, 0, 1]]])
+        rast, _ = raster(pos, tri, (16, 16), exact_legacy=True)
+        assert (rast[0, :, column:, 3] >= 3).all()
+        assert (rast[0, :, :column, 3] <= 2).all()
+
+
+def test_a_triangle_without_area_that_rounding_gives_one():
+    """Corners on a line that 1/16 pixel bends over a pixel centre: finite values, rast_db is not. Here: nothing."""
+    places = torch.tensor([[-1, -6 / 16], [0, -6 / 16 - 5 / 64], [2, -6 / 16 - 15 / 64]], dtype=F64)  # from the centre
+    pos = torch.cat([places / 2, torch.zeros(3, 1, dtype=F64), torch.ones(3, 1, dtype=F64)], 1)[None].requires_grad_()
+    tri = torch.tensor([[0, 1, 2]])
+    rast, rast_db = raster(pos, tri, (4, 4), exact_legacy=True)
+    assert torch.nonzero(rast[0, :, :, 3]).tolist() == [[1, 2]]
+    assert torch.isfinite(rast).all()
+    assert not torch.isfinite(rast_db[0, 1, 2]).any()
+    (grad,) = torch.autograd.grad(rast[..., 0].sum(), pos)
+    assert torch.isfinite(grad).all()
+    for output in raster(pos, tri, (4, 4)):
+        assert not output.any()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_legacy_gradients_follow_the_specification(seed):
     pos, tri = loose_triangles(40 + seed, batch=2)

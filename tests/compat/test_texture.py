@@ -130,6 +130,16 @@ def test_a_list_of_levels_is_read_and_gets_the_gradient(boundary_mode, count, fi
             assert relative_error(value, truth) < 1e-9, index
 
 
+def test_a_list_of_levels_of_a_texture_with_odd_sides():
+    """Sides are halved and rounded down; a list may stop before one texel."""
+    values = arguments("wrap", seed=6, size=(7, 13))
+    for sizes in ([(3, 6)], [(3, 6), (1, 3), (1, 1)]):
+        levels = [rnd(1, *size, 3, seed=k, dtype=F64) for k, size in enumerate(sizes)]
+        value = dr.texture(*values.values(), levels)
+        truth = specification.texture(*values.values(), levels, filter_mode="linear-mipmap-linear")
+        torch.testing.assert_close(value, truth, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("cube", [False, True])
 def test_levels_built_ahead_are_a_snapshot_whose_gradient_goes_to_tex(cube):
     boundary_mode = "cube" if cube else "wrap"
@@ -316,6 +326,9 @@ def test_levels_of_no_and_of_infinite_footprint_are_the_first_and_the_last():
     assert torch.equal(dr.texture(tex, uv, nothing), dr.texture(tex, uv))
     mean = tex.mean((1, 2), keepdim=True)
     torch.testing.assert_close(dr.texture(tex, uv, endless), mean.expand(1, 6, 7, 3))
+    for steps in (nothing, endless):
+        leaf = steps.clone().requires_grad_()
+        assert not torch.autograd.grad(dr.texture(tex, uv, leaf).sum(), leaf)[0].any()
 
 
 def test_derivatives_of_interpolate_are_what_texture_takes():
