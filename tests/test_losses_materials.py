@@ -291,6 +291,19 @@ def test_collapsed_triangles_give_finite_losses_and_gradients(options):
     assert vertices.grad.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [losses.laplacian, lambda m: losses.laplacian(m, weights="cotangent"), losses.edge_length,
+     losses.edge_length_variance, losses.normal_consistency],
+)  # fmt: skip
+def test_mesh_without_triangles_costs_nothing(loss):
+    vertices = torch.rand(4, 3, requires_grad=True)
+    value = loss(dr.Mesh(vertices, torch.zeros(0, 3, dtype=torch.int32)))
+    value.backward()
+    assert value == 0
+    assert not vertices.grad.any()
+
+
 def test_laplacian_refuses_other_triangles_and_weights():
     mesh = geometry.icosphere(0)
     with pytest.raises(ValueError, match="laplacian: reference must have the triangles of mesh"):

@@ -1,7 +1,11 @@
 """Tangents: direction and side on known surfaces, seams and mirrors, degenerate input, gradients."""
 
+import json
 import math
+import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +15,8 @@ from diffrender.geometry import vertex_tangents
 from tests.support.vocabulary import rnd
 
 F64 = torch.float64
+ROOT = Path(__file__).resolve().parents[1]
+AVOCADO = Path(os.environ.get("DIFFRENDER_TEST_DATA", ROOT.parent / "shared" / "data")) / "gltf" / "avocado"
 
 
 def bent_grid(size=4):
@@ -173,6 +179,76 @@ def test_tangents_of_the_mesh_follow_its_index_tables_into_a_picture():
     seen = fragments.triangle_id >= 0
     assert (picture * torch.nn.functional.pad(normals, (0, 1))).sum(-1).abs().max() < 0.01
     assert (picture[seen][:, 3] - 1).abs().max() < 1e-6
+
+
+def test_bumps_of_a_map_equal_bumps_of_the_mesh():
+    """A torus with waves on it, and a plain one with the normal map of those waves, derived by hand: signs of both
+    axes, of the side and of the picture's rows have to agree."""
+    segments, tube, height = 256, 128, 0.004
+    plain = geometry.torus(segments=segments, tube_segments=tube).to(F64)
+
+    def waves(u, v):
+        a, b = 2 * math.pi * 9 * u, 2 * math.pi * 5 * v
+        return (
+            height * a.sin() * b.cos(),
+            height * 18 * math.pi * a.cos() * b.cos(),
+            -height * 10 * math.pi * a.sin() * b.sin(),
+        )
+
+    # Texcoords of the vertices: u around the ring, v against the sense of the tube.
+    index = torch.arange(segments * tube)
+    u, v = (index // tube) / segments, 1 - (index % tube) / tube
+    normals = plain.vertex_normals()
+    waved = plain.with_vertices(plain.vertices + waves(u.to(F64), v.to(F64))[0].unsqueeze(-1) * normals)
+
+    camera = dr.Camera.perspective(fov_y_deg=40, width=96, height=96).look_at([0.3, 2.2, 1.4]).to(F64)
+    fragments = dr.rasterize(camera.clip_positions(plain.vertices), plain.triangles, (96, 96))
+    seen = fragments.triangle_id >= 0
+    smooth = dr.interpolate(normals, plain.triangles, fragments)
+    truth = geometry.safe_normalize(dr.interpolate(waved.vertex_normals(), plain.triangles, fragments))
+    at = dr.interpolate(plain.texcoords, plain.texcoord_triangles, fragments)
+    _, along_u, along_v = waves(*at.unbind(-1))
+    # Lengths of the derivatives of the surface by u and v.
+    positions = dr.interpolate(plain.vertices, plain.triangles, fragments)
+    ring = 2 * math.pi * positions[..., [0, 2]].norm(dim=-1).clamp(min=0.1)
+    up = -along_v / (2 * math.pi * 0.25)  # the picture's up is against v
+    slope = torch.stack([-along_u / ring, -up, torch.ones_like(up)], -1)
+    texel = geometry.safe_normalize(slope) / 2 + 0.5
+    bent = dr.perturb_normals(smooth, dr.interpolate(*plain.vertex_tangents(), fragments), texel)
+
+    def angle(normals):
+        return (normals * truth).sum(-1).clamp(max=1).acos()[seen].mean().item()
+
+    assert angle(geometry.safe_normalize(smooth)) > 0.04
+    assert angle(bent) < 0.005  # first order in the height, and triangles of finite size
+    flipped = dr.perturb_normals(
+        smooth, dr.interpolate(*plain.vertex_tangents(), fragments), texel, convention="directx"
+    )
+    assert angle(flipped) > 0.04
+
+
+@pytest.mark.skipif(not AVOCADO.is_dir(), reason=f"needs {AVOCADO} (set DIFFRENDER_TEST_DATA)")
+def test_tangents_of_a_gltf_file_are_found_again():
+    """Made by another program, by the standard's rules: direction and side, up to how corners were weighted."""
+    tree, buffer = json.loads((AVOCADO / "avocado.gltf").read_text()), (AVOCADO / "avocado.bin").read_bytes()
+    primitive = tree["meshes"][0]["primitives"][0]
+
+    def array(index, dtype, width):
+        accessor = tree["accessors"][index]
+        start = tree["bufferViews"][accessor["bufferView"]].get("byteOffset", 0)
+        values = np.frombuffer(buffer, dtype, accessor["count"] * width, start).reshape(-1, width)
+        return torch.from_numpy(values.astype(np.float32 if dtype == "<f4" else np.int32))
+
+    names = primitive["attributes"]
+    vertices, normals = (array(names[name], "<f4", 3) for name in ("POSITION", "NORMAL"))
+    texcoords, stored = array(names["TEXCOORD_0"], "<f4", 2), array(names["TANGENT"], "<f4", 4)
+    triangles = array(primitive["indices"], "<u2", 1).view(-1, 3)
+    tangents, rows = vertex_tangents(vertices, triangles, texcoords, normals=normals)
+    ours, theirs = at_corners(tangents, rows), stored[triangles.long()]
+    cosine = (ours[..., :3] * theirs[..., :3]).sum(-1)
+    assert cosine.min() > 0.9
+    assert cosine.mean() > 0.999
+    assert (ours[..., 3] == theirs[..., 3]).float().mean() > 0.995  # one sliver is mirrored by its rounding
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,8 @@ def _triangle_tangents(
 
 def _unique_corners(tables: list[Tensor], side: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers the combinations of indices and side that occur: (T, 3) numbers, and a corner (K,) that has each."""
-    flat = torch.stack([*(table.reshape(-1).long() for table in tables), side.repeat_interleave(3).long()], -1)
-    if all(table is tables[0] for table in tables):
-        flat = flat[:, [0, 3]]
+    distinct = [table for k, table in enumerate(tables) if not any(table is other for other in tables[:k])]
+    flat = torch.stack([*(table.reshape(-1).long() for table in distinct), side.repeat_interleave(3).long()], -1)
     # Folding column by column keeps every key below (number of corners)^2, whatever the indices are.
     key = torch.zeros(flat.shape[0], dtype=torch.long, device=flat.device)
     for column in flat.unbind(-1):

@@ -54,8 +54,13 @@ def normal_consistency(mesh: Mesh) -> Tensor:
 
 
 def edge_length(mesh: Mesh, *, target: float = 0.0) -> Tensor:
-    """Mean of (length - target)^2 over the edges; with target 0, the mean squared length. Finite at zero length."""
+    """Mean of (length - target)^2 over the edges; with target 0, the mean squared length.
+
+    Finite at zero length; 0 without edges.
+    """
     squared = _squared_lengths(mesh)
+    if squared.numel() == 0:
+        return squared.sum()
     return squared.mean() if target == 0 else (_safe_root(squared) - target).square().mean()
 
 
@@ -67,6 +72,8 @@ def edge_length_variance(mesh: Mesh) -> Tensor:
         True
     """
     length = _safe_root(_squared_lengths(mesh))
+    if length.numel() == 0:
+        return length.sum()
     return (length - length.mean(-1, keepdim=True)).square().mean()
 
 

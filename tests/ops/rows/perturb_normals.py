@@ -87,7 +87,7 @@ def dispatcher_calls(dtype):
     scale, grad = torch.ones(1, 1, 1, 1, dtype=dtype), rnd(2, *SIZE, 3, dtype=dtype)
     full = (normals, tangents, texel, scale, normals.flip(0), views(2).to(dtype), checked_mask(2).int() - 1)
     yield op, (*full, True, 0.1, 0)
-    for which in range(-1, 6):
+    for which in (-1, 2, 5):
         yield backward, (*full, grad, True, 0.1, *[which in (-1, k) for k in range(6)], 0, 0)
     few = (normals[:1, :1, :1], tangents[:, :1, :1], texel, scale, None, None, None)
     yield op, (*few, False, 0.1, 0)
