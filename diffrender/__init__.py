@@ -21,6 +21,7 @@ from .lights import (  # noqa: E402
 from .materials import Material, MaterialSample  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.build_mips import build_mips  # noqa: E402
+from .ops.coverage import Coverage, composite, coverage  # noqa: E402
 from .ops.cube_from_lat_long import cube_from_lat_long  # noqa: E402
 from .ops.fragments_at import fragments_at  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402
@@ -43,6 +44,7 @@ from .renderer import Renderer, RenderResult  # noqa: E402
 __all__ = [
     "AmbientLight",
     "Camera",
+    "Coverage",
     "DirectionalLight",
     "Fragments",
     "Material",
@@ -56,6 +58,8 @@ __all__ = [
     "antialias",
     "build_mips",
     "compat",
+    "composite",
+    "coverage",
     "cube_from_lat_long",
     "edge_topology",
     "fragments_at",

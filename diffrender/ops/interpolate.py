@@ -15,21 +15,22 @@ import torch
 
 from .. import _checks
 from .._autograd import register_fake, register_vmap, scatter_algorithm
+from .coverage import Coverage, packed_attributes
 from .rasterize import Fragments
 
 
 @overload
 def interpolate(
-    attributes: torch.Tensor, triangles: torch.Tensor, fragments: Fragments, *, derivatives: None = None
+    attributes: torch.Tensor, triangles: torch.Tensor, fragments: Fragments | Coverage, *, derivatives: None = None
 ) -> torch.Tensor: ...
 @overload
 def interpolate(
-    attributes: torch.Tensor, triangles: torch.Tensor, fragments: Fragments, *, derivatives: str | Sequence[int]
+    attributes: torch.Tensor, triangles: torch.Tensor, fragments: Fragments | Coverage, *, derivatives: str | Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def interpolate(
     attributes: torch.Tensor,
     triangles: torch.Tensor,
-    fragments: Fragments,
+    fragments: Fragments | Coverage,
     *,
     derivatives: str | Sequence[int] | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +40,9 @@ def interpolate(
         attributes: (B, V, C) or (V, C); without batch axis shared by all items.
         triangles: (T, 3) int32 or int64 rows of `attributes`. May be another index array than the one rasterized (for
             texcoords or normals with seams) if its rows stand for the same triangles.
-        fragments: result of `rasterize`; made with derivatives=True where `derivatives` is asked for.
+        fragments: result of `rasterize`, made with derivatives=True where `derivatives` is asked for; or of `coverage`,
+            whose N fragments count as a picture of one row: the values have shape (1, 1, N, C), also where attributes
+            differ from item to item.
         derivatives: "all" or a list of channels: also return their change per pixel step.
 
     Returns:
@@ -65,6 +68,9 @@ def interpolate(
         _checks.fail(ValueError, "interpolate", "attributes", expected, _checks.shape_text(values))
     if values.dim() == 2:
         values = values.unsqueeze(0)
+    if isinstance(fragments, Coverage):
+        indices = _checks.check_triangles("interpolate", triangles, values)
+        values, triangles, fragments = packed_attributes(values, indices, fragments)
     if not isinstance(fragments, Fragments):
         _checks.fail(TypeError, "interpolate", "fragments", "be the result of rasterize", type(fragments).__name__)
     triangle_id, barycentrics = fragments.triangle_id, fragments.barycentrics

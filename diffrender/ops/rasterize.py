@@ -105,7 +105,7 @@ def _rasterize_with_driver(
         _checks.fail(TypeError, "rasterize", "derivatives", "be True or False", repr(derivatives))
     batch = positions.shape[0]
     if ranges is not None:
-        ranges = _check_ranges(ranges, positions, indices.shape[0])
+        ranges = check_ranges("rasterize", ranges, positions, indices.shape[0])
         batch = ranges.shape[0]
     beneath_id = None
     if beneath is not None:
@@ -123,19 +123,20 @@ def _rasterize_with_driver(
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
 
 
-def _check_ranges(ranges: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
-    _checks.check_tensor("rasterize", "ranges", ranges)
+def check_ranges(function: str, ranges: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
+    """`ranges` (B, 2) of rows of `count` triangles, as int32."""
+    _checks.check_tensor(function, "ranges", ranges)
     if ranges.dtype not in (torch.int32, torch.int64):
-        _checks.fail(TypeError, "rasterize", "ranges", "be int32 or int64", str(ranges.dtype))
+        _checks.fail(TypeError, function, "ranges", "be int32 or int64", str(ranges.dtype))
     if ranges.dim() != 2 or ranges.shape[1] != 2:
-        _checks.fail(ValueError, "rasterize", "ranges", "have shape (B, 2)", _checks.shape_text(ranges))
+        _checks.fail(ValueError, function, "ranges", "have shape (B, 2)", _checks.shape_text(ranges))
     if positions.shape[0] not in (1, ranges.shape[0]):
         expected = f"have one row per item of clip_positions ({positions.shape[0]})"
-        _checks.fail(ValueError, "rasterize", "ranges", expected, str(ranges.shape[0]))
+        _checks.fail(ValueError, function, "ranges", expected, str(ranges.shape[0]))
     if _checks.can_read(ranges):
         for first, size in ranges.tolist():
             if first < 0 or size < 0 or first + size > count:
-                _checks.fail(ValueError, "rasterize", "ranges", f"lie within {count} triangles", f"({first}, {size})")
+                _checks.fail(ValueError, function, "ranges", f"lie within {count} triangles", f"({first}, {size})")
     return ranges.to(device=positions.device, dtype=torch.int32)
 
 

@@ -1,0 +1,257 @@
+// Host side of coverage and its backward, for both devices.
+#include "coverage.h"
+
+#include "core/launch.h"
+#include "core/tensor.h"
+
+namespace diffrender {
+namespace {
+
+// As in rasterize: the GPU's way to make the lists also runs on the CPU, for tests.
+enum class Driver : int64_t { native = 0, gpu = 1 };
+
+constexpr int64_t kPixelsPerPiece = 512;                        // of the CPU
+constexpr int64_t kMaximumWorkers = 32768;                      // of the GPU
+constexpr int64_t kScratchBytes = int64_t(512) * 1024 * 1024;  // for all of them
+
+template <class scalar_t>
+RasterMesh<scalar_t> coverage_mesh(const Tensor& positions, const Tensor& triangles,
+                                   const std::optional<Tensor>& ranges, int64_t cull) {
+  DR_CHECK(positions.dim() == 3 && positions.size(2) == 4, "coverage: clip_positions must have shape (B, V, 4)");
+  DR_CHECK(triangles.dim() == 2 && triangles.size(1) == 3, "coverage: triangles must have shape (T, 3)");
+  DR_CHECK(triangles.scalar_type() == ScalarType::Int, "coverage: triangles must be int32");
+  return {data<scalar_t>(positions),
+          data<int32_t>(triangles),
+          data_or_null<int32_t>(ranges),
+          positions.size(0) == 1 ? 0 : positions.size(1) * 4,
+          static_cast<int32_t>(positions.size(1)),
+          static_cast<int32_t>(triangles.size(0)),
+          static_cast<Cull>(cull)};
+}
+
+// Pixel boxes (B, T, 4) and the number of their 16 x 16 blocks (B, T).
+std::tuple<Tensor, Tensor> coverage_boxes(const Tensor& clip_positions, const Tensor& triangle_indices,
+                                          const std::optional<Tensor>& item_ranges, int64_t height, int64_t width,
+                                          int64_t cull) {
+  const DeviceScope device(clip_positions);
+  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
+  std::optional<Tensor> ranges;
+  if (item_ranges.has_value()) ranges = as_contiguous(*item_ranges);
+  const int64_t batch = ranges.has_value() ? ranges->size(0) : positions.size(0), count = triangles.size(0);
+  const Tensor boxes = new_empty(positions, {batch, count, 4}, ScalarType::Int);
+  const Tensor blocks = new_empty(positions, {batch, count}, ScalarType::Long);
+  auto* const box = static_cast<PixelBox*>(boxes.mutable_data_ptr());
+  dispatch_floating(positions, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    launch(positions, batch * count,
+           CoverageBoxes<scalar_t>{coverage_mesh<scalar_t>(positions, triangles, ranges, cull),
+                                   Viewport<scalar_t>::make(width, height), box});
+  });
+  launch(positions, batch * count, CoverageBlockCount{box, mutable_data<int64_t>(blocks)});
+  return {boxes, blocks};
+}
+
+// Adds 1 to counts[pixel] for every triangle that touches it, and where there is a list to fill, writes the triangle to
+// list[counts[pixel]] first.
+template <class scalar_t>
+void add_candidates(const Tensor& positions, const Tensor& triangles, const Tensor& boxes,
+                    const std::optional<Tensor>& block_offsets, int64_t block_count, const Tensor& counts,
+                    int32_t* list, int64_t height, int64_t width) {
+  const CoverageCandidates<scalar_t> kernel{coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
+                                            Viewport<scalar_t>::make(width, height),
+                                            static_cast<const PixelBox*>(boxes.const_data_ptr()),
+                                            mutable_data<int64_t>(counts), list};
+  if (block_offsets.has_value()) {
+    const CoverageBlocks<scalar_t> blocks{kernel, data<int64_t>(*block_offsets), boxes.size(0) * boxes.size(1)};
+    // One thread on the CPU: the functor expects atomics.
+    positions.is_cuda() ? launch(positions, block_count, blocks) : blocks(0, block_count);
+    return;
+  }
+  DR_CHECK(!positions.is_cuda(), "coverage: CUDA needs blocks");
+  // Every band looks at every box: few bands, but enough for the threads.
+  const int64_t bands = std::min<int64_t>(height, 16), batch = boxes.size(0);
+  parallel_tasks(batch * bands, [&](int64_t task) {
+    const int64_t item = task / bands, band = task % bands;
+    add_band(kernel, item, static_cast<int32_t>(band * height / bands),
+             static_cast<int32_t>((band + 1) * height / bands));
+  });
+}
+
+// Number of candidates of each pixel.
+Tensor coverage_count(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& pixel_boxes,
+                      const std::optional<Tensor>& blocks, int64_t block_count, int64_t height, int64_t width) {
+  const DeviceScope device(clip_positions);
+  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
+  const Tensor boxes = as_contiguous(pixel_boxes);
+  std::optional<Tensor> block_offsets;
+  if (blocks.has_value()) block_offsets = as_contiguous(*blocks);
+  const Tensor counts = new_zeros(positions, {boxes.size(0) * height * width}, ScalarType::Long);
+  dispatch_floating(positions, [&](auto zero) {
+    add_candidates<decltype(zero)>(positions, triangles, boxes, block_offsets, block_count, counts, nullptr, height,
+                                   width);
+  });
+  return counts;
+}
+
+// Candidates of all pixels, each list in ascending order.
+Tensor coverage_fill(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& pixel_boxes,
+                     const std::optional<Tensor>& blocks, int64_t block_count, const Tensor& list_offsets,
+                     int64_t total, int64_t height, int64_t width) {
+  const DeviceScope device(clip_positions);
+  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
+  const Tensor boxes = as_contiguous(pixel_boxes), offsets = as_contiguous(list_offsets);
+  std::optional<Tensor> block_offsets;
+  if (blocks.has_value()) block_offsets = as_contiguous(*blocks);
+  const int64_t pixels = boxes.size(0) * height * width;
+  DR_CHECK(offsets.numel() == pixels + 1, "coverage: offsets have another size");
+  const Tensor places = new_empty(positions, {pixels}, ScalarType::Long);
+  const Tensor list = new_zeros(positions, {total}, ScalarType::Int);
+  launch(positions, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
+  dispatch_floating(positions, [&](auto zero) {
+    add_candidates<decltype(zero)>(positions, triangles, boxes, block_offsets, block_count, places,
+                                   mutable_data<int32_t>(list), height, width);
+  });
+  if (block_offsets.has_value()) {
+    launch(positions, pixels, CoverageSort{data<int64_t>(offsets), mutable_data<int32_t>(list)});
+  }
+  return list;
+}
+
+template <class scalar_t>
+CoverageLists<scalar_t> coverage_lists(const Tensor& positions, const Tensor& triangles, const Tensor& offsets,
+                                       const Tensor& list, int64_t longest, int64_t height, int64_t width,
+                                       bool merge) {
+  DR_CHECK(list.scalar_type() == ScalarType::Int && offsets.scalar_type() == ScalarType::Long,
+           "coverage: lists must be int32 and offsets int64");
+  DR_CHECK((offsets.numel() - 1) % (height * width) == 0, "coverage: offsets have another size");
+  return {coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
+          Viewport<scalar_t>::make(width, height),
+          data<int64_t>(offsets),
+          data<int32_t>(list),
+          longest,
+          merge};
+}
+
+// Working memory for as many workers as the GPU can use and memory allows.
+struct Workers {
+  Tensor memory;
+  int64_t count;
+};
+
+Workers make_workers(const Tensor& like, int64_t pixels, int64_t longest) {
+  const int64_t bytes = CoverageScratch::bytes(longest);
+  const int64_t count = std::max<int64_t>(1, std::min({pixels, kMaximumWorkers, kScratchBytes / bytes}));
+  return {new_empty(like, {(count * bytes + 7) / 8}, ScalarType::Double), count};
+}
+
+// What each candidate shows: weight (N), barycentrics (N, 2), depth (N).
+std::tuple<Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_positions, const Tensor& triangle_indices,
+                                                 const Tensor& list_offsets, const Tensor& candidates,
+                                                 int64_t longest, int64_t height, int64_t width, bool merge) {
+  const DeviceScope device(clip_positions);
+  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
+  const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(candidates);
+  const int64_t total = list.numel(), pixels = offsets.numel() - 1;
+  const Tensor weight = new_empty(positions, {total}), depth = new_empty(positions, {total});
+  const Tensor barycentrics = new_empty(positions, {total, 2});
+  dispatch_floating(positions, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    const CoverageForward<scalar_t> kernel{
+        coverage_lists<scalar_t>(positions, triangles, offsets, list, longest, height, width, merge),
+        mutable_data<scalar_t>(weight), mutable_data<scalar_t>(barycentrics), mutable_data<scalar_t>(depth)};
+    if (total == 0) return;
+    if (positions.is_cuda()) {
+      const Workers workers = make_workers(positions, pixels, longest);
+      launch(positions, workers.count,
+             CoverageForwardWorkers<scalar_t>{kernel, static_cast<uint8_t*>(workers.memory.mutable_data_ptr()),
+                                              workers.count, pixels});
+      return;
+    }
+    parallel_ranges(pixels, kPixelsPerPiece, [&](int64_t begin, int64_t end) {
+      if (kernel.lists.offsets[begin] == kernel.lists.offsets[end]) return;
+      const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
+      const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
+      for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch);
+    });
+  });
+  return {weight, barycentrics, depth};
+}
+
+// The backward kernel on the CPU: one scratch per range of pixels.
+template <class scalar_t>
+struct CoverageBackwardCpu {
+  CoverageBackward<scalar_t> kernel;
+
+  void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    const CoverageLists<scalar_t>& lists = kernel.lists;
+    if (lists.offsets[begin] == lists.offsets[end]) return;
+    const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(lists.capacity) / 8 + 1]);
+    const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), lists.capacity);
+    for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch, sink);
+  }
+};
+
+Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& list_offsets,
+                         const Tensor& visible, const std::optional<Tensor>& merged, int64_t longest, int64_t height,
+                         int64_t width, const std::optional<Tensor>& grad_weight,
+                         const std::optional<Tensor>& grad_barycentrics, const std::optional<Tensor>& grad_depth,
+                         int64_t algorithm) {
+  const DeviceScope device(clip_positions);
+  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
+  const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(visible);
+  const auto dense = [](const std::optional<Tensor>& grad) {
+    return grad.has_value() ? std::optional<Tensor>(as_contiguous(*grad)) : std::nullopt;
+  };
+  const auto flags = dense(merged), gw = dense(grad_weight), gb = dense(grad_barycentrics), gd = dense(grad_depth);
+  const Tensor grad = new_zeros(positions, {positions.size(0), positions.size(1), 4});
+  const int64_t pixels = offsets.numel() - 1;
+  if (list.numel() == 0) return grad;
+  dispatch_floating(positions, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    const CoverageBackward<scalar_t> kernel{
+        coverage_lists<scalar_t>(positions, triangles, offsets, list, longest, height, width, false),
+        data_or_null<uint8_t>(flags), data_or_null<scalar_t>(gw), data_or_null<scalar_t>(gb),
+        data_or_null<scalar_t>(gd)};
+    const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
+    if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
+      detail::scatter_cpu<scalar_t>(grad, positions.size(0), pixels, CoverageBackwardCpu<scalar_t>{kernel},
+                                    12 * list.numel());
+      return;
+    }
+    const Workers workers = make_workers(positions, pixels, longest);
+    launch_scatter<scalar_t>(
+        grad, 1, workers.count, scatter,
+        CoverageBackwardWorkers<scalar_t>{kernel, static_cast<uint8_t*>(workers.memory.mutable_data_ptr()),
+                                          workers.count, pixels});
+  });
+  return grad;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
+  m.def(
+      "coverage_boxes(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "coverage_count(Tensor clip_positions, Tensor triangles, Tensor boxes, Tensor? block_offsets, int block_count, "
+      "int height, int width) -> Tensor");
+  m.def(
+      "coverage_fill(Tensor clip_positions, Tensor triangles, Tensor boxes, Tensor? block_offsets, int block_count, "
+      "Tensor offsets, int total, int height, int width) -> Tensor");
+  m.def(
+      "coverage_clip(Tensor clip_positions, Tensor triangles, Tensor offsets, Tensor candidates, int longest, "
+      "int height, int width, bool merge) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "coverage_backward(Tensor clip_positions, Tensor triangles, Tensor offsets, Tensor triangle_id, Tensor? merged, "
+      "int longest, int height, int width, Tensor? grad_weight, Tensor? grad_barycentrics, Tensor? grad_depth, "
+      "int scatter) -> Tensor");
+}
+
+DR_REGISTER("coverage_boxes", &coverage_boxes)
+DR_REGISTER("coverage_count", &coverage_count)
+DR_REGISTER("coverage_fill", &coverage_fill)
+DR_REGISTER("coverage_clip", &coverage_clip)
+DR_REGISTER("coverage_backward", &coverage_backward)
+
+}  // namespace diffrender

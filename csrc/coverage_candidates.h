@@ -1,0 +1,231 @@
+// Which triangles touch which pixel: conservative rasterization in three steps, box, count and fill.
+//
+// A triangle is a candidate of a pixel where the pixel reaches over all of its three edge lines (and its box). That may
+// take in a pixel too many, which the exact clipping then drops, but never one too few. The lists are in CSR form: the
+// candidates of pixel p are candidates[offsets[p] ... offsets[p + 1]), in the order of the triangle index.
+#pragma once
+
+#include "coverage_geometry.h"
+
+namespace diffrender {
+
+// Pixels (or parts of a pixel) by which boxes and edges are widened: more than rounding, less than matters.
+constexpr double kCandidateMargin = 1e-6;
+
+// Half-open box of pixels.
+struct PixelBox {
+  int32_t column_begin, column_end, row_begin, row_end;
+
+  DR_HD bool empty() const { return column_begin >= column_end || row_begin >= row_end; }
+};
+
+// Pixel box of each triangle of each item; empty where it draws nothing.
+template <class scalar_t>
+struct CoverageBoxes {
+  RasterMesh<scalar_t> mesh;
+  Viewport<scalar_t> viewport;
+  PixelBox* boxes;  // [B, T]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
+      const PixelBox nothing = {0, 0, 0, 0};
+      boxes[i] = nothing;
+      const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
+      int32_t first, count, index[3];
+      mesh.range(item, &first, &count);
+      if (triangle < first || triangle - first >= count || !mesh.indices(triangle, index)) return;
+      Vec4<scalar_t> v[3];
+      bool whole = true;
+      for (int k = 0; k < 3; ++k) {
+        v[k] = mesh.vertex(item, index[k]);
+        if (!is_finite(v[k])) return;
+        whole = whole && v[k].w > 0 && magnitude(v[k].z) <= v[k].w;
+      }
+      boxes[i] = box_of(v, whole);
+    });
+  }
+
+  DR_HD PixelBox box_of(const Vec4<scalar_t> v[3], bool whole) const {
+    const PixelBox nothing = {0, 0, 0, 0};
+    Vec4<double> polygon[6], next[6];
+    int count = 3;
+    for (int k = 0; k < 3; ++k) polygon[k] = {v[k].x, v[k].y, v[k].z, v[k].w};
+    // v points down on the screen, so that a positive determinant runs clockwise there: a back face.
+    const Vec3<double> a = {polygon[0].x, -polygon[0].y, polygon[0].w};
+    const Vec3<double> b = {polygon[1].x, -polygon[1].y, polygon[1].w};
+    const Vec3<double> c = {polygon[2].x, -polygon[2].y, polygon[2].w};
+    const double determinant = dot(a, cross(b, c));
+    if ((determinant > 0 && mesh.cull == Cull::back) || (determinant < 0 && mesh.cull == Cull::front)) return nothing;
+    for (int plane = 0; plane < 2 && !whole; ++plane) {
+      int kept = 0;
+      for (int k = 0; k < count; ++k) {
+        const Vec4<double> p = polygon[k], q = polygon[k + 1 == count ? 0 : k + 1];
+        const double dp = plane_distance(p, plane, 0), dq = plane_distance(q, plane, 0);
+        if (dp >= 0 && kept < 6) next[kept++] = p;
+        if ((dp >= 0) == (dq >= 0) || kept == 6) continue;
+        const double t = dp / (dp - dq);
+        next[kept++] = {p.x + t * (q.x - p.x), p.y + t * (q.y - p.y), p.z + t * (q.z - p.z), p.w + t * (q.w - p.w)};
+      }
+      count = kept;
+      for (int k = 0; k < count; ++k) polygon[k] = next[k];
+    }
+    if (count < 3) return nothing;
+    const double width = viewport.width, height = viewport.height;
+    double low_x = width, high_x = 0, low_y = height, high_y = 0;
+    for (int k = 0; k < count; ++k) {
+      if (!(polygon[k].w > 0)) return {0, viewport.width, 0, viewport.height};  // reaches the plane of the eye
+      const double x = (polygon[k].x / polygon[k].w + 1) * (0.5 * width);
+      const double y = (1 - polygon[k].y / polygon[k].w) * (0.5 * height);
+      low_x = x < low_x ? x : low_x;
+      high_x = x > high_x ? x : high_x;
+      low_y = y < low_y ? y : low_y;
+      high_y = y > high_y ? y : high_y;
+    }
+    if (!(high_x > 0 && low_x < width && high_y > 0 && low_y < height)) return nothing;
+    return {first_pixel(low_x), past_last_pixel(high_x, viewport.width), first_pixel(low_y),
+            past_last_pixel(high_y, viewport.height)};
+  }
+
+  DR_HD static int32_t first_pixel(double low) {
+    const double widened = low - kCandidateMargin;
+    return widened > 0 ? static_cast<int32_t>(widened) : 0;
+  }
+
+  DR_HD static int32_t past_last_pixel(double high, int32_t size) {
+    const double widened = high + kCandidateMargin;
+    return widened < size ? static_cast<int32_t>(widened) + 1 : size;
+  }
+};
+
+// Calls visit(pixel) for the pixels within `part`, a part of the triangle's box, that the triangle touches.
+template <class scalar_t, class Visit>
+DR_HD void for_each_touched_pixel(const RasterMesh<scalar_t>& mesh, const Viewport<scalar_t>& viewport, int64_t item,
+                                  int32_t triangle, const PixelBox& part, const Visit& visit) {
+  int32_t index[3];
+  mesh.indices(triangle, index);
+  const LocalFrame frame = LocalFrame::make(viewport, part.column_begin, part.row_begin);
+  const Vec3<double> q[3] = {frame.local(mesh.vertex(item, index[0])), frame.local(mesh.vertex(item, index[1])),
+                             frame.local(mesh.vertex(item, index[2]))};
+  Line line[3] = {line_through(q[1], q[2]), line_through(q[2], q[0]), line_through(q[0], q[1])};
+  const double determinant = q[0].x * line[0].x + q[0].y * line[0].y + q[0].z * line[0].c;
+  if (!(magnitude(determinant) >= kSmallestNormal<double>)) return;
+  for (int k = 0; k < 3; ++k) {
+    const double slope = line[k].slope();
+    if (!(slope > 0 && slope <= kLargest<double>)) return;
+    line[k] = line[k].times((determinant < 0 ? -1.0 : 1.0) / slope);
+    line[k].c += line[k].reach() + kCandidateMargin;
+  }
+  for (int32_t row = part.row_begin; row < part.row_end; ++row) {
+    const double v = row - part.row_begin;
+    const double c0 = line[0].y * v + line[0].c, c1 = line[1].y * v + line[1].c, c2 = line[2].y * v + line[2].c;
+    const int64_t start = (item * viewport.height + row) * viewport.width;
+    for (int32_t column = part.column_begin; column < part.column_end; ++column) {
+      const double u = column - part.column_begin;
+      if (line[0].x * u + c0 >= 0 && line[1].x * u + c1 >= 0 && line[2].x * u + c2 >= 0) visit(start + column);
+    }
+  }
+}
+
+// Counts, or with `candidates` fills in, the triangles of each pixel.
+template <class scalar_t>
+struct CoverageCandidates {
+  RasterMesh<scalar_t> mesh;
+  Viewport<scalar_t> viewport;
+  const PixelBox* boxes;  // [B, T]
+  int64_t* counts;        // [B, H, W] count: triangles so far; fill: where the next one goes
+  int32_t* candidates;    // [N] or null to count
+
+  DR_HD void add(int64_t item, int32_t triangle, const PixelBox& part) const {
+    for_each_touched_pixel(mesh, viewport, item, triangle, part, [&](int64_t pixel) {
+      const uint64_t place = atomic_add(reinterpret_cast<uint64_t*>(counts + pixel), 1);
+      if (candidates != nullptr) candidates[place] = triangle;
+    });
+  }
+};
+
+// On the CPU: rows [row_begin, row_end) of one item, all triangles in order.
+template <class scalar_t>
+void add_band(const CoverageCandidates<scalar_t>& kernel, int64_t item, int32_t row_begin, int32_t row_end) {
+  const PixelBox* const boxes = kernel.boxes + item * kernel.mesh.triangle_count;
+  for (int32_t t = 0; t < kernel.mesh.triangle_count; ++t) {
+    PixelBox part = boxes[t];
+    part.row_begin = maximum(part.row_begin, row_begin);
+    part.row_end = minimum(part.row_end, row_end);
+    if (!part.empty()) kernel.add(item, t, part);
+  }
+}
+
+constexpr int32_t kBlockSide = 16;  // pixels
+
+DR_HD int64_t blocks_of(const PixelBox& box) {
+  if (box.empty()) return 0;
+  return static_cast<int64_t>((box.column_end - box.column_begin + kBlockSide - 1) / kBlockSide) *
+         ((box.row_end - box.row_begin + kBlockSide - 1) / kBlockSide);
+}
+
+struct CoverageBlockCount {
+  const PixelBox* boxes;  // [B, T]
+  int64_t* blocks;        // [B, T]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) blocks[i] = blocks_of(boxes[i]);
+  }
+};
+
+// On the GPU: one thread per block of 16 x 16 pixels of a triangle's box, so that no thread walks over a large one.
+template <class scalar_t>
+struct CoverageBlocks {
+  CoverageCandidates<scalar_t> kernel;
+  const int64_t* block_offsets;  // [B T + 1] first block of each triangle of each item
+  int64_t triangles;             // B T
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t block = begin; block < end; ++block) {
+      int64_t low = 0, high = triangles;  // the last triangle whose first block is at or before this one
+      while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        (block_offsets[middle] <= block ? low : high) = middle;
+      }
+      const PixelBox box = kernel.boxes[low];
+      const int32_t columns = (box.column_end - box.column_begin + kBlockSide - 1) / kBlockSide;
+      const int32_t within = static_cast<int32_t>(block - block_offsets[low]);
+      const int32_t column = box.column_begin + within % columns * kBlockSide;
+      const int32_t row = box.row_begin + within / columns * kBlockSide;
+      const PixelBox part = {column, minimum(column + kBlockSide, box.column_end), row,
+                             minimum(row + kBlockSide, box.row_end)};
+      const int64_t item = low / kernel.mesh.triangle_count;
+      kernel.add(item, static_cast<int32_t>(low - item * kernel.mesh.triangle_count), part);
+    }
+  }
+};
+
+// Where the first candidate of each pixel goes.
+struct CoveragePlaces {
+  const int64_t* offsets;  // [P + 1]
+  int64_t* places;         // [P]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) places[i] = offsets[i];
+  }
+};
+
+// Atomics fill the lists in any order: sort each, so that results do not depend on it.
+struct CoverageSort {
+  const int64_t* offsets;  // [P + 1]
+  int32_t* candidates;     // [N]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t pixel = begin; pixel < end; ++pixel) {
+      for (int64_t i = offsets[pixel] + 1; i < offsets[pixel + 1]; ++i) {
+        const int32_t moving = candidates[i];
+        int64_t place = i;
+        for (; place > offsets[pixel] && candidates[place - 1] > moving; --place) {
+          candidates[place] = candidates[place - 1];
+        }
+        candidates[place] = moving;
+      }
+    }
+  }
+};
+
+}  // namespace diffrender

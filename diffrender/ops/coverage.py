@@ -1,0 +1,346 @@
+"""Exact coverage: what area of each pixel each triangle shows, and pictures filtered over the area of a pixel.
+
+    coverage = dr.coverage(clip_positions, triangles, (height, width))     visible regions, clipped exactly
+    values   = dr.interpolate(attributes, triangles, coverage)             shading once per fragment, any stages
+    image    = dr.composite(values, coverage, background=...)              area-weighted sum per pixel
+
+Inside one pixel a triangle is an intersection of half-planes of the screen, and so is "nearer than another triangle",
+because z/w is affine on the screen. What a pixel shows of a triangle is therefore a union of convex polygons, found by
+subtracting the nearer triangles from it (Catmull 1978; Auzinger et al. 2013 for analytic anti-aliasing on the GPU).
+Silhouettes, T-junctions and crossing surfaces are all exact, and so is the derivative, which by Reynolds' transport
+theorem is an integral along the edges of those polygons.
+
+Custom Functions because the forward leaves the framework (compiled kernels) and because differentiating the clipper
+step by step would cost what the boundary integral saves. Not handled: transparency, other pixel filters than the box.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import _functorch
+
+from .. import _checks
+from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .rasterize import Fragments, check_ranges
+
+_CULL = {None: 0, "back": 1, "front": 2}
+_DRIVER_NATIVE, _DRIVER_GPU = 0, 1
+
+
+class Coverage(NamedTuple):
+    """What `coverage` found: N fragments, sorted by pixel and within a pixel by triangle.
+
+    A fragment is the part of one triangle that one pixel shows. Pixels are counted row by row, item by item: pixel
+    (item, row, column) is number (item * H + row) * W + column.
+    """
+
+    triangle_id: torch.Tensor
+    """(N,) int32: row of `triangles`."""
+    weight: torch.Tensor
+    """(N,): visible area in square pixels, above 0. Those of a pixel add up to at most 1."""
+    barycentrics: torch.Tensor
+    """(N, 2): perspective-correct weights of corners 0 and 1 at the centroid of the visible area."""
+    depth: torch.Tensor
+    """(N,): z/w at the centroid, which is its mean over the visible area."""
+    pixel: torch.Tensor
+    """(N,) int64: number of the pixel."""
+    offsets: torch.Tensor
+    """(B * H * W + 1,) int64: fragments offsets[p] to offsets[p + 1] belong to pixel p."""
+    size: tuple[int, int, int]
+    """(B, H, W)."""
+
+    @property
+    def fragments(self) -> Fragments:
+        """The list as a picture of one row, (1, 1, N), for stages that take Fragments and one item."""
+        return Fragments(
+            self.triangle_id.view(1, 1, -1), self.barycentrics.unsqueeze(0).unsqueeze(0), self.depth.view(1, 1, -1), None
+        )
+
+    @property
+    def item(self) -> torch.Tensor:
+        """(N,) int64: the batch item of each fragment."""
+        return self.pixel // (self.size[1] * self.size[2])
+
+
+def coverage(
+    clip_positions: torch.Tensor,
+    triangles: torch.Tensor,
+    resolution: tuple[int, int],
+    *,
+    ranges: torch.Tensor | None = None,
+    cull: str | None = None,
+    merge_adjacent: bool = False,
+) -> Coverage:
+    """Find what area of every pixel each triangle shows.
+
+    Args:
+        clip_positions: (B, V, 4) or (V, 4) homogeneous clip-space vertices, y up; without batch axis shared by all.
+        triangles: (T, 3) int32 or int64 vertex indices. Both windings are drawn.
+        resolution: (height, width) in pixels.
+        ranges: (B, 2) integers (first triangle, count): item b draws these rows only.
+        cull: "back" drops triangles that run clockwise on screen, "front" the others.
+        merge_adjacent: pixels that lie inside of a smooth surface (triangles of one orientation that share every edge
+            that crosses the pixel, in front of all others) get one fragment of weight 1 for the triangle at their
+            centre, as `rasterize` would make it. Coverage stays exact; shading is sampled once there, which is
+            cheaper and less accurate where it changes within a pixel.
+
+    Returns:
+        Coverage. Near and far planes cut (|z| <= w). Where two triangles have the same depth everywhere in a pixel, the
+        lowest index is shown. Triangles without area, or with NaN or infinite corners, draw nothing. All computation is
+        in double precision, also for float32 positions. Fragments below 1e-14 of a pixel are left out.
+
+    Gradients: weight, barycentrics and depth give clip_positions (x, y, z and w) their exact derivative, the motion of
+        silhouettes, of crossings of surfaces and of the centroid included. It is undefined only where visibility
+        changes at once on a whole line, as where two edges lie on each other.
+    Memory: saves clip_positions, triangles, and of the fragments triangle_id and offsets (with merge_adjacent one byte
+        more). While it runs the list of all candidates, hidden ones too, takes 20 bytes each (float32).
+
+    Raises:
+        TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
+        NotImplementedError: under torch.func.vmap; the number of fragments depends on the values. Use the batch axis.
+
+    Example:
+        >>> corners = torch.tensor([[-0.8, -0.8, 0.0, 1.0], [0.8, -0.8, 0.0, 1.0], [-0.8, 0.8, 0.0, 1.0]])
+        >>> triangles = torch.tensor([[0, 1, 2]])
+        >>> coverage = dr.coverage(corners.double(), triangles, (64, 64))
+        >>> round(float(coverage.weight.sum()), 9)  # half of 51.2 squared, to rounding
+        1310.72
+        >>> red = dr.interpolate(torch.tensor([[1.0, 0, 0]] * 3).double(), triangles, coverage)
+        >>> dr.composite(red, coverage).shape
+        torch.Size([1, 64, 64, 3])
+    """
+    return _coverage_with_driver(
+        clip_positions, triangles, resolution, ranges, cull, merge_adjacent, driver=_DRIVER_NATIVE
+    )
+
+
+@torch.compiler.disable
+def _coverage_with_driver(
+    clip_positions: torch.Tensor,
+    triangles: torch.Tensor,
+    resolution: tuple[int, int],
+    ranges: torch.Tensor | None = None,
+    cull: str | None = None,
+    merge_adjacent: bool = False,
+    driver: int = _DRIVER_GPU,
+) -> Coverage:
+    """`coverage` with a choice of how lists are made: tests run the GPU's way on the CPU."""
+    height, width = _checks.check_resolution("coverage", resolution)
+    positions = _checks.check_floating("coverage", "clip_positions", clip_positions)
+    if positions.dim() not in (2, 3) or positions.shape[-1] != 4:
+        expected = "have shape (B, V, 4) or (V, 4)"
+        _checks.fail(ValueError, "coverage", "clip_positions", expected, _checks.shape_text(positions))
+    if positions.dim() == 2:
+        positions = positions.unsqueeze(0)
+    indices = _checks.check_triangles("coverage", triangles, positions)
+    _checks.check_vertex_range("coverage", indices, positions.shape[1], "clip_positions")
+    _checks.check_choice("coverage", "cull", cull, tuple(_CULL))
+    if not isinstance(merge_adjacent, bool):
+        _checks.fail(TypeError, "coverage", "merge_adjacent", "be True or False", repr(merge_adjacent))
+    batch = positions.shape[0]
+    if ranges is not None:
+        ranges = check_ranges("coverage", ranges, positions, indices.shape[0])
+        batch = ranges.shape[0]
+    if any(_is_batched(t) for t in (positions, indices, ranges)):
+        raise NotImplementedError(
+            "coverage: vmap is not supported: the number of fragments depends on the values. "
+            "Use the batch axis of clip_positions."
+        )
+    triangle_id, weight, barycentrics, depth, pixel, offsets, _ = _Coverage.apply(
+        positions, indices.to(torch.int32), ranges, height, width, _CULL[cull], merge_adjacent, driver
+    )
+    return Coverage(triangle_id, weight, barycentrics, depth, pixel, offsets, (batch, height, width))
+
+
+def composite(
+    values: torch.Tensor,
+    coverage: Coverage,
+    *,
+    background: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """Pictures from the values of fragments: the sum of each pixel's values, weighted by visible area.
+
+    Plain torch operations, differentiable any number of times.
+
+    Args:
+        values: (1, 1, N, C) or (N, C), one row per fragment, as `interpolate` and shading make them.
+        coverage: result of `coverage`.
+        background: None (nothing: values are then premultiplied by coverage), a number, or a tensor (C,), (H, W, C) or
+            (B, H, W, C); it gets what area the fragments leave.
+
+    Returns:
+        (B, H, W, C).
+
+    Gradients: to values, background, and (through the weights) to the positions, all exact.
+    Memory: saves values and weights.
+
+    Raises:
+        TypeError, ValueError: a wrong type or shape.
+
+    Example:
+        >>> corners = torch.tensor([[-1.0, -1.0, 0.0, 1.0], [3.0, -1.0, 0.0, 1.0], [-1.0, 3.0, 0.0, 1.0]])
+        >>> coverage = dr.coverage(corners, torch.tensor([[0, 1, 2]]), (4, 4))
+        >>> alpha = dr.composite(torch.ones_like(coverage.weight).unsqueeze(-1), coverage)
+        >>> alpha.shape, float(alpha.min())
+        (torch.Size([1, 4, 4, 1]), 1.0)
+    """
+    if not isinstance(coverage, Coverage):
+        _checks.fail(TypeError, "composite", "coverage", "be the result of coverage", type(coverage).__name__)
+    rows = _checks.check_floating("composite", "values", values)
+    count, (batch, height, width) = coverage.weight.shape[0], coverage.size
+    if rows.dim() not in (2, 4) or rows.shape[:-1] not in ((count,), (1, 1, count)):
+        expected = f"have shape (1, 1, {count}, C) or ({count}, C)"
+        _checks.fail(ValueError, "composite", "values", expected, _checks.shape_text(rows))
+    _checks.check_same_type("composite", "values", rows, "coverage", coverage.weight)
+    rows = rows.reshape(count, rows.shape[-1])
+    channels = rows.shape[-1]
+    pixels = batch * height * width
+    image = rows.new_zeros(pixels, channels)
+    image = image.index_add(0, coverage.pixel, rows * coverage.weight.unsqueeze(-1))
+    image = image.view(batch, height, width, channels)
+    if background is None:
+        return image
+    behind = torch.as_tensor(background, dtype=rows.dtype, device=rows.device)
+    shapes = ((), (channels,), (height, width, channels), (batch, height, width, channels))
+    if tuple(behind.shape) not in shapes:
+        expected = f"be a number or have shape ({channels},), {shapes[2]} or {shapes[3]}"
+        _checks.fail(ValueError, "composite", "background", expected, _checks.shape_text(behind))
+    covered = rows.new_zeros(pixels).index_add(0, coverage.pixel, coverage.weight).view(batch, height, width, 1)
+    return image + (1 - covered) * behind
+
+
+def packed_attributes(
+    attributes: torch.Tensor, triangles: torch.Tensor, coverage: Coverage
+) -> tuple[torch.Tensor, torch.Tensor, Fragments]:
+    """Arguments of `interpolate` for a list that holds fragments of all items.
+
+    Attributes (B, V, C) become one array (1, B * V, C), and triangle t of item b row b * T + t of one index array.
+    """
+    fragments = coverage.fragments
+    batch = coverage.size[0]
+    if attributes.shape[0] == 1:
+        return attributes, triangles, fragments
+    if attributes.shape[0] != batch:
+        expected = f"have the batch size of coverage ({batch}) or 1"
+        _checks.fail(ValueError, "interpolate", "attributes", expected, str(attributes.shape[0]))
+    vertices, rows = attributes.shape[1], triangles.shape[0]
+    if batch * max(vertices, rows) >= 1 << 31:
+        _checks.fail(ValueError, "interpolate", "attributes", "have fewer than 2^31 rows in all items", str(batch))
+    first = torch.arange(batch, dtype=torch.int32, device=triangles.device)
+    packed = (triangles.to(torch.int32).unsqueeze(0) + (first * vertices).view(-1, 1, 1)).reshape(-1, 3)
+    ids = coverage.triangle_id + (coverage.item * rows).to(torch.int32)
+    return attributes.reshape(1, batch * vertices, -1), packed, fragments._replace(triangle_id=ids.view(1, 1, -1))
+
+
+def _is_batched(tensor: torch.Tensor | None) -> bool:
+    while tensor is not None and _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return False
+
+
+class _Coverage(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(positions, triangles, ranges, height, width, cull, merge, driver):
+        op = torch.ops.diffrender
+        boxes, blocks = op.coverage_boxes(positions, triangles, ranges, height, width, cull)
+        block_offsets, block_count = None, 0
+        if positions.is_cuda or driver == _DRIVER_GPU:
+            block_offsets = _offsets(blocks.view(-1))
+            block_count = int(block_offsets[-1])
+        counts = op.coverage_count(positions, triangles, boxes, block_offsets, block_count, height, width)
+        offsets = _offsets(counts)
+        total = int(offsets[-1])
+        longest = int(counts.max()) if total > 0 else 0
+        candidates = op.coverage_fill(
+            positions, triangles, boxes, block_offsets, block_count, offsets, total, height, width
+        )
+        weight, barycentrics, depth = op.coverage_clip(
+            positions, triangles, offsets, candidates, longest, height, width, merge
+        )
+        seen = (weight > 0).nonzero().squeeze(1)
+        before = torch.zeros(total + 1, dtype=torch.int64, device=weight.device)
+        torch.cumsum(weight > 0, 0, out=before[1:])
+        offsets = before[offsets]
+        counts = offsets.diff()
+        pixel = torch.repeat_interleave(counts, output_size=seen.shape[0])
+        return candidates[seen], weight[seen], barycentrics[seen], depth[seen], pixel, offsets, longest
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        positions, triangles, _, ctx.height, ctx.width, _, merge, _ = inputs
+        triangle_id, weight, _, _, pixel, offsets, ctx.longest = output
+        merged = (weight == 1).to(torch.uint8) if merge else None
+        ctx.save_for_backward(positions, triangles, offsets, triangle_id, merged)
+        ctx.mark_non_differentiable(triangle_id, pixel, offsets)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
+        _, grad_weight, grad_barycentrics, grad_depth, *_ = grads
+        nothing = (None,) * 7
+        if not ctx.needs_input_grad[0] or (grad_weight is grad_barycentrics is grad_depth is None):
+            return (None, *nothing)
+        grad = _CoverageBackward.apply(
+            *ctx.saved_tensors, ctx.longest, ctx.height, ctx.width, grad_weight, grad_barycentrics, grad_depth
+        )
+        return (grad, *nothing)
+
+
+class _CoverageBackward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(positions, *args):
+        return torch.ops.diffrender.coverage_backward(positions, *args, scatter_algorithm(positions))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
+        no_second_derivative("coverage")
+
+
+def _offsets(counts: torch.Tensor) -> torch.Tensor:
+    """0 and the running sums."""
+    offsets = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    return offsets
+
+
+@register_fake("coverage_boxes")
+def _(positions, triangles, ranges, height, width, cull):
+    shape = (positions.shape[0] if ranges is None else ranges.shape[0], triangles.shape[0])
+    return positions.new_empty((*shape, 4), dtype=torch.int32), positions.new_empty(shape, dtype=torch.int64)
+
+
+@register_fake("coverage_count")
+def _(positions, triangles, boxes, block_offsets, block_count, height, width):
+    return positions.new_empty((boxes.shape[0] * height * width,), dtype=torch.int64)
+
+
+@register_fake("coverage_fill")
+def _(positions, triangles, boxes, block_offsets, block_count, offsets, total, height, width):
+    return positions.new_empty((total,), dtype=torch.int32)
+
+
+@register_fake("coverage_clip")
+def _(positions, triangles, offsets, candidates, longest, height, width, merge):
+    total = candidates.shape[0]
+    return positions.new_empty((total,)), positions.new_empty((total, 2)), positions.new_empty((total,))
+
+
+@register_fake("coverage_backward")
+def _(positions, triangles, offsets, triangle_id, merged, longest, height, width, gw, gb, gd, scatter):
+    return positions.new_empty(positions.shape)
+
+
+for _op in ("boxes", "count", "fill", "clip", "backward"):
+    register_vmap(f"coverage_{_op}")
