@@ -1,6 +1,7 @@
-"""Adapter of `coverage` for the gradient fidelity benchmark: `python -m fidelity.measure benchmarks.fidelity_coverage:render`.
+"""Adapter of `coverage` for the gradient fidelity benchmark.
 
-`--kw '{"merge_adjacent": true}'` measures the cheap path of pixels inside of a smooth surface.
+`python -m fidelity.measure benchmarks.fidelity_coverage:render` measures it, and with
+`--kw '{"merge_adjacent": true}'` the cheap path of pixels inside of a smooth surface.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ namespace {
 // As in rasterize: the GPU's way to make the lists also runs on the CPU, for tests.
 enum class Driver : int64_t { native = 0, gpu = 1 };
 
-constexpr int64_t kPixelsPerPiece = 512;                        // of the CPU
-constexpr int64_t kMaximumWorkers = 32768;                      // of the GPU
+constexpr int64_t kPixelsPerPiece = 512;                       // of the CPU
+constexpr int64_t kMaximumWorkers = 32768;                     // of the GPU
 constexpr int64_t kScratchBytes = int64_t(512) * 1024 * 1024;  // for all of them
 
 template <class scalar_t>
@@ -29,47 +29,52 @@ RasterMesh<scalar_t> coverage_mesh(const Tensor& positions, const Tensor& triang
           static_cast<Cull>(cull)};
 }
 
-// Pixel boxes (B, T, 4) and the number of their 16 x 16 blocks (B, T).
-std::tuple<Tensor, Tensor> coverage_boxes(const Tensor& clip_positions, const Tensor& triangle_indices,
-                                          const std::optional<Tensor>& item_ranges, int64_t height, int64_t width,
-                                          int64_t cull) {
+PixelBox* boxes_of(const Tensor& tensor) { return static_cast<PixelBox*>(tensor.mutable_data_ptr()); }
+TriangleRecord* records_of(const Tensor& tensor) { return static_cast<TriangleRecord*>(tensor.mutable_data_ptr()); }
+
+// Pixel boxes (B, T, 4), records (B, T, bytes) and the number of 16 x 16 blocks in each box (B, T).
+std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, const Tensor& triangle_indices,
+                                                  const std::optional<Tensor>& item_ranges, int64_t height,
+                                                  int64_t width, int64_t cull) {
   const DeviceScope device(clip_positions);
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   std::optional<Tensor> ranges;
   if (item_ranges.has_value()) ranges = as_contiguous(*item_ranges);
   const int64_t batch = ranges.has_value() ? ranges->size(0) : positions.size(0), count = triangles.size(0);
   const Tensor boxes = new_empty(positions, {batch, count, 4}, ScalarType::Int);
+  const Tensor records = new_empty(positions, {batch, count, sizeof(TriangleRecord)}, ScalarType::Byte);
   const Tensor blocks = new_empty(positions, {batch, count}, ScalarType::Long);
-  auto* const box = static_cast<PixelBox*>(boxes.mutable_data_ptr());
   dispatch_floating(positions, [&](auto zero) {
     using scalar_t = decltype(zero);
     launch(positions, batch * count,
-           CoverageBoxes<scalar_t>{coverage_mesh<scalar_t>(positions, triangles, ranges, cull),
-                                   Viewport<scalar_t>::make(width, height), box});
+           CoverageSetup<scalar_t>{coverage_mesh<scalar_t>(positions, triangles, ranges, cull),
+                                   Viewport<scalar_t>::make(width, height), boxes_of(boxes), records_of(records)});
   });
-  launch(positions, batch * count, CoverageBlockCount{box, mutable_data<int64_t>(blocks)});
-  return {boxes, blocks};
+  launch(positions, batch * count, CoverageBlockCount{boxes_of(boxes), mutable_data<int64_t>(blocks)});
+  return {boxes, records, blocks};
 }
 
 // Adds 1 to counts[pixel] for every triangle that touches it, and where there is a list to fill, writes the triangle to
 // list[counts[pixel]] first.
-template <class scalar_t>
-void add_candidates(const Tensor& positions, const Tensor& triangles, const Tensor& boxes,
-                    const std::optional<Tensor>& block_offsets, int64_t block_count, const Tensor& counts,
-                    int32_t* list, int64_t height, int64_t width) {
-  const CoverageCandidates<scalar_t> kernel{coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
-                                            Viewport<scalar_t>::make(width, height),
-                                            static_cast<const PixelBox*>(boxes.const_data_ptr()),
-                                            mutable_data<int64_t>(counts), list};
+void add_candidates(const Tensor& boxes, const Tensor& records, const std::optional<Tensor>& block_offsets,
+                    int64_t block_count, const Tensor& counts, int32_t* list, int64_t height, int64_t width) {
+  const int64_t batch = boxes.size(0), triangles = boxes.size(1);
+  const CoverageCandidates kernel{boxes_of(boxes),
+                                  records_of(records),
+                                  mutable_data<int64_t>(counts),
+                                  list,
+                                  static_cast<int32_t>(triangles),
+                                  static_cast<int32_t>(width),
+                                  static_cast<int32_t>(height)};
   if (block_offsets.has_value()) {
-    const CoverageBlocks<scalar_t> blocks{kernel, data<int64_t>(*block_offsets), boxes.size(0) * boxes.size(1)};
+    const CoverageBlocks blocks{kernel, data<int64_t>(*block_offsets), batch * triangles};
     // One thread on the CPU: the functor expects atomics.
-    positions.is_cuda() ? launch(positions, block_count, blocks) : blocks(0, block_count);
+    boxes.is_cuda() ? launch(boxes, block_count, blocks) : blocks(0, block_count);
     return;
   }
-  DR_CHECK(!positions.is_cuda(), "coverage: CUDA needs blocks");
+  DR_CHECK(!boxes.is_cuda(), "coverage: CUDA needs blocks");
   // Every band looks at every box: few bands, but enough for the threads.
-  const int64_t bands = std::min<int64_t>(height, 16), batch = boxes.size(0);
+  const int64_t bands = std::min<int64_t>(height, 16);
   parallel_tasks(batch * bands, [&](int64_t task) {
     const int64_t item = task / bands, band = task % bands;
     add_band(kernel, item, static_cast<int32_t>(band * height / bands),
@@ -78,54 +83,47 @@ void add_candidates(const Tensor& positions, const Tensor& triangles, const Tens
 }
 
 // Number of candidates of each pixel.
-Tensor coverage_count(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& pixel_boxes,
-                      const std::optional<Tensor>& blocks, int64_t block_count, int64_t height, int64_t width) {
-  const DeviceScope device(clip_positions);
-  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
-  const Tensor boxes = as_contiguous(pixel_boxes);
+Tensor coverage_count(const Tensor& pixel_boxes, const Tensor& triangle_records, const std::optional<Tensor>& blocks,
+                      int64_t block_count, int64_t height, int64_t width) {
+  const DeviceScope device(pixel_boxes);
+  const Tensor boxes = as_contiguous(pixel_boxes), records = as_contiguous(triangle_records);
   std::optional<Tensor> block_offsets;
   if (blocks.has_value()) block_offsets = as_contiguous(*blocks);
-  const Tensor counts = new_zeros(positions, {boxes.size(0) * height * width}, ScalarType::Long);
-  dispatch_floating(positions, [&](auto zero) {
-    add_candidates<decltype(zero)>(positions, triangles, boxes, block_offsets, block_count, counts, nullptr, height,
-                                   width);
-  });
+  const Tensor counts = new_zeros(boxes, {boxes.size(0) * height * width}, ScalarType::Long);
+  add_candidates(boxes, records, block_offsets, block_count, counts, nullptr, height, width);
   return counts;
 }
 
 // Candidates of all pixels, each list in ascending order.
-Tensor coverage_fill(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& pixel_boxes,
-                     const std::optional<Tensor>& blocks, int64_t block_count, const Tensor& list_offsets,
-                     int64_t total, int64_t height, int64_t width) {
-  const DeviceScope device(clip_positions);
-  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
-  const Tensor boxes = as_contiguous(pixel_boxes), offsets = as_contiguous(list_offsets);
+Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, const std::optional<Tensor>& blocks,
+                     int64_t block_count, const Tensor& list_offsets, int64_t total, int64_t height, int64_t width) {
+  const DeviceScope device(pixel_boxes);
+  const Tensor boxes = as_contiguous(pixel_boxes), records = as_contiguous(triangle_records);
+  const Tensor offsets = as_contiguous(list_offsets);
   std::optional<Tensor> block_offsets;
   if (blocks.has_value()) block_offsets = as_contiguous(*blocks);
   const int64_t pixels = boxes.size(0) * height * width;
   DR_CHECK(offsets.numel() == pixels + 1, "coverage: offsets have another size");
-  const Tensor places = new_empty(positions, {pixels}, ScalarType::Long);
-  const Tensor list = new_zeros(positions, {total}, ScalarType::Int);
-  launch(positions, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
-  dispatch_floating(positions, [&](auto zero) {
-    add_candidates<decltype(zero)>(positions, triangles, boxes, block_offsets, block_count, places,
-                                   mutable_data<int32_t>(list), height, width);
-  });
+  const Tensor places = new_empty(boxes, {pixels}, ScalarType::Long);
+  const Tensor list = new_zeros(boxes, {total}, ScalarType::Int);
+  launch(boxes, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
+  add_candidates(boxes, records, block_offsets, block_count, places, mutable_data<int32_t>(list), height, width);
   if (block_offsets.has_value()) {
-    launch(positions, pixels, CoverageSort{data<int64_t>(offsets), mutable_data<int32_t>(list)});
+    launch(boxes, pixels, CoverageSort{data<int64_t>(offsets), mutable_data<int32_t>(list)});
   }
   return list;
 }
 
 template <class scalar_t>
-CoverageLists<scalar_t> coverage_lists(const Tensor& positions, const Tensor& triangles, const Tensor& offsets,
-                                       const Tensor& list, int64_t longest, int64_t height, int64_t width,
-                                       bool merge) {
+CoverageLists<scalar_t> coverage_lists(const Tensor& positions, const Tensor& triangles, const Tensor& records,
+                                       const Tensor& offsets, const Tensor& list, int64_t longest, int64_t height,
+                                       int64_t width, bool merge) {
   DR_CHECK(list.scalar_type() == ScalarType::Int && offsets.scalar_type() == ScalarType::Long,
            "coverage: lists must be int32 and offsets int64");
   DR_CHECK((offsets.numel() - 1) % (height * width) == 0, "coverage: offsets have another size");
   return {coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
           Viewport<scalar_t>::make(width, height),
+          records_of(records),
           data<int64_t>(offsets),
           data<int32_t>(list),
           longest,
@@ -144,21 +142,24 @@ Workers make_workers(const Tensor& like, int64_t pixels, int64_t longest) {
   return {new_empty(like, {(count * bytes + 7) / 8}, ScalarType::Double), count};
 }
 
-// What each candidate shows: weight (N), barycentrics (N, 2), depth (N).
-std::tuple<Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_positions, const Tensor& triangle_indices,
-                                                 const Tensor& list_offsets, const Tensor& candidates,
-                                                 int64_t longest, int64_t height, int64_t width, bool merge) {
+// What each candidate shows: number of those seen in each pixel (B H W), weight (N), barycentrics (N, 2), depth (N).
+std::tuple<Tensor, Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_positions, const Tensor& triangle_indices,
+                                                         const Tensor& triangle_records, const Tensor& list_offsets,
+                                                         const Tensor& candidates, int64_t longest, int64_t height,
+                                                         int64_t width, bool merge) {
   const DeviceScope device(clip_positions);
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(candidates);
+  const Tensor records = as_contiguous(triangle_records);
   const int64_t total = list.numel(), pixels = offsets.numel() - 1;
   const Tensor weight = new_empty(positions, {total}), depth = new_empty(positions, {total});
-  const Tensor barycentrics = new_empty(positions, {total, 2});
+  const Tensor barycentrics = new_empty(positions, {total, 2}), counts = new_zeros(offsets, {pixels});
   dispatch_floating(positions, [&](auto zero) {
     using scalar_t = decltype(zero);
     const CoverageForward<scalar_t> kernel{
-        coverage_lists<scalar_t>(positions, triangles, offsets, list, longest, height, width, merge),
-        mutable_data<scalar_t>(weight), mutable_data<scalar_t>(barycentrics), mutable_data<scalar_t>(depth)};
+        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, longest, height, width, merge),
+        mutable_data<int64_t>(counts), mutable_data<scalar_t>(weight), mutable_data<scalar_t>(barycentrics),
+        mutable_data<scalar_t>(depth)};
     if (total == 0) return;
     if (positions.is_cuda()) {
       const Workers workers = make_workers(positions, pixels, longest);
@@ -174,7 +175,32 @@ std::tuple<Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_positions, c
       for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch);
     });
   });
-  return {weight, barycentrics, depth};
+  return {counts, weight, barycentrics, depth};
+}
+
+// Only the candidates that are seen: triangle, weight, barycentrics, depth, pixel.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(const Tensor& list_offsets,
+                                                                    const Tensor& candidates, const Tensor& weights,
+                                                                    const Tensor& weights_of_corners,
+                                                                    const Tensor& depths,
+                                                                    const Tensor& fragment_offsets, int64_t total) {
+  const DeviceScope device(weights);
+  const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(candidates), depth = as_contiguous(depths);
+  const Tensor weight = as_contiguous(weights), barycentrics = as_contiguous(weights_of_corners);
+  const Tensor new_offsets = as_contiguous(fragment_offsets);
+  const Tensor triangle_id = new_zeros(weight, {total}, ScalarType::Int), pixel = new_zeros(offsets, {total});
+  const Tensor new_weight = new_zeros(weight, {total}), new_depth = new_zeros(weight, {total});
+  const Tensor new_barycentrics = new_zeros(weight, {total, 2});
+  dispatch_floating(weight, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    launch(weight, offsets.numel() - 1,
+           CoverageCompact<scalar_t>{data<int64_t>(offsets), data<int32_t>(list), data<scalar_t>(weight),
+                                     data<scalar_t>(barycentrics), data<scalar_t>(depth), data<int64_t>(new_offsets),
+                                     mutable_data<int32_t>(triangle_id), mutable_data<scalar_t>(new_weight),
+                                     mutable_data<scalar_t>(new_barycentrics), mutable_data<scalar_t>(new_depth),
+                                     mutable_data<int64_t>(pixel)});
+  });
+  return {triangle_id, new_weight, new_barycentrics, new_depth, pixel};
 }
 
 // The backward kernel on the CPU: one scratch per range of pixels.
@@ -204,12 +230,17 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
   };
   const auto flags = dense(merged), gw = dense(grad_weight), gb = dense(grad_barycentrics), gd = dense(grad_depth);
   const Tensor grad = new_zeros(positions, {positions.size(0), positions.size(1), 4});
-  const int64_t pixels = offsets.numel() - 1;
+  const int64_t pixels = offsets.numel() - 1, batch = pixels / (height * width);
   if (list.numel() == 0) return grad;
+  const Tensor boxes = new_empty(positions, {batch, triangles.size(0), 4}, ScalarType::Int);
+  const Tensor records = new_empty(positions, {batch, triangles.size(0), sizeof(TriangleRecord)}, ScalarType::Byte);
   dispatch_floating(positions, [&](auto zero) {
     using scalar_t = decltype(zero);
+    launch(positions, batch * triangles.size(0),
+           CoverageSetup<scalar_t>{coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
+                                   Viewport<scalar_t>::make(width, height), boxes_of(boxes), records_of(records)});
     const CoverageBackward<scalar_t> kernel{
-        coverage_lists<scalar_t>(positions, triangles, offsets, list, longest, height, width, false),
+        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, longest, height, width, false),
         data_or_null<uint8_t>(flags), data_or_null<scalar_t>(gw), data_or_null<scalar_t>(gb),
         data_or_null<scalar_t>(gd)};
     const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
@@ -231,27 +262,31 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
 
 STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
   m.def(
-      "coverage_boxes(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull) "
-      "-> (Tensor, Tensor)");
+      "coverage_setup(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull) "
+      "-> (Tensor, Tensor, Tensor)");
   m.def(
-      "coverage_count(Tensor clip_positions, Tensor triangles, Tensor boxes, Tensor? block_offsets, int block_count, "
+      "coverage_count(Tensor boxes, Tensor records, Tensor? block_offsets, int block_count, int height, int width) "
+      "-> Tensor");
+  m.def(
+      "coverage_fill(Tensor boxes, Tensor records, Tensor? block_offsets, int block_count, Tensor offsets, int total, "
       "int height, int width) -> Tensor");
   m.def(
-      "coverage_fill(Tensor clip_positions, Tensor triangles, Tensor boxes, Tensor? block_offsets, int block_count, "
-      "Tensor offsets, int total, int height, int width) -> Tensor");
+      "coverage_clip(Tensor clip_positions, Tensor triangles, Tensor records, Tensor offsets, Tensor candidates, "
+      "int longest, int height, int width, bool merge) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "coverage_clip(Tensor clip_positions, Tensor triangles, Tensor offsets, Tensor candidates, int longest, "
-      "int height, int width, bool merge) -> (Tensor, Tensor, Tensor)");
+      "coverage_compact(Tensor offsets, Tensor candidates, Tensor weight, Tensor barycentrics, Tensor depth, "
+      "Tensor new_offsets, int total) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "coverage_backward(Tensor clip_positions, Tensor triangles, Tensor offsets, Tensor triangle_id, Tensor? merged, "
       "int longest, int height, int width, Tensor? grad_weight, Tensor? grad_barycentrics, Tensor? grad_depth, "
       "int scatter) -> Tensor");
 }
 
-DR_REGISTER("coverage_boxes", &coverage_boxes)
+DR_REGISTER("coverage_setup", &coverage_setup)
 DR_REGISTER("coverage_count", &coverage_count)
 DR_REGISTER("coverage_fill", &coverage_fill)
 DR_REGISTER("coverage_clip", &coverage_clip)
+DR_REGISTER("coverage_compact", &coverage_compact)
 DR_REGISTER("coverage_backward", &coverage_backward)
 
 }  // namespace diffrender

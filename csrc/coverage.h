@@ -18,22 +18,26 @@ DR_HD void add_line(Line* sum, double factor, Line line) {
   sum->c += factor * line.c;
 }
 
+constexpr int kKept = 4;  // pieces of a region that the backward pass keeps from its first walk to its second
+
 // Working memory of one worker, for pixels of up to `capacity` candidates.
 struct CoverageScratch {
   Candidate* candidates;         // [capacity]
   CandidateGradient* gradients;  // [capacity]
+  Piece* kept;                   // [kKept]
   Piece* stack;                  // [stack_bound(capacity)]
 
   DR_HD static int64_t bytes(int64_t capacity) {
     return capacity * static_cast<int64_t>(sizeof(Candidate) + sizeof(CandidateGradient)) +
-           stack_bound(capacity) * static_cast<int64_t>(sizeof(Piece));
+           (kKept + stack_bound(capacity)) * static_cast<int64_t>(sizeof(Piece));
   }
 
   DR_HD static CoverageScratch at(uint8_t* memory, int64_t capacity) {
     CoverageScratch s;
     s.candidates = reinterpret_cast<Candidate*>(memory);
     s.gradients = reinterpret_cast<CandidateGradient*>(s.candidates + capacity);
-    s.stack = reinterpret_cast<Piece*>(s.gradients + capacity);
+    s.kept = reinterpret_cast<Piece*>(s.gradients + capacity);
+    s.stack = s.kept + kKept;
     return s;
   }
 };
@@ -43,23 +47,39 @@ template <class scalar_t>
 struct CoverageLists {
   RasterMesh<scalar_t> mesh;
   Viewport<scalar_t> viewport;
-  const int64_t* offsets;    // [B H W + 1]
-  const int32_t* triangles;  // [N] triangles of each pixel, ascending
-  int64_t capacity;          // the longest list
-  bool merge;                // pixels inside of a smooth surface are point samples
+  const TriangleRecord* records;  // [B, T]
+  const int64_t* offsets;         // [B H W + 1]
+  const int32_t* triangles;       // [N] triangles of each pixel, ascending
+  int64_t capacity;               // the longest list
+  bool merge;                     // pixels inside of a smooth surface are point samples
 
-  DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
+  struct PixelPlace {
+    int64_t item;
+    int32_t column, row;
+  };
+
+  DR_HD PixelPlace place(int64_t pixel) const {
+    const int64_t per_item = static_cast<int64_t>(viewport.width) * viewport.height, item = pixel / per_item;
+    const int64_t within = pixel - item * per_item;
+    const int32_t row = static_cast<int32_t>(within / viewport.width);
+    return {item, static_cast<int32_t>(within - static_cast<int64_t>(row) * viewport.width), row};
+  }
+
+  DR_HD PixelSquare square(const PixelPlace& at) const {
+    return PixelSquare::make(at.column, at.row, viewport.width, viewport.height);
+  }
 
   // Candidates that reach into the pixel, less those that lie behind one that covers all of it.
-  DR_HD int collect(int64_t pixel, Candidate* candidates) const {
-    const int64_t item = pixel / pixels_per_item(), within = pixel - item * pixels_per_item();
-    const int32_t row = static_cast<int32_t>(within / viewport.width);
-    const int32_t column = static_cast<int32_t>(within - static_cast<int64_t>(row) * viewport.width);
-    const LocalFrame frame = LocalFrame::make(viewport, column, row);
+  DR_HD int collect(int64_t pixel, const PixelPlace& at, Candidate* candidates) const {
+    const TriangleRecord* const first = records + at.item * mesh.triangle_count;
     int count = 0, cover = -1;
     for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
       Candidate& c = candidates[count];
-      if (!c.make(mesh, item, triangles[k], static_cast<int32_t>(k - offsets[pixel]), frame)) continue;
+      const int32_t triangle = triangles[k];
+      if (static_cast<uint32_t>(triangle) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      if (first[triangle].valid == 0 || !c.make(first[triangle], at.column, at.row)) continue;
+      c.slot = static_cast<int32_t>(k - offsets[pixel]);
+      c.triangle = triangle;
       if (c.sides == 0 && (cover < 0 || c.depth.c < candidates[cover].depth.c)) cover = count;
       ++count;
     }
@@ -75,12 +95,13 @@ struct CoverageLists {
     return kept;
   }
 
-  // The candidate at the pixel's centre if the pixel lies inside of a smooth surface, -1 elsewhere. That is so where the
-  // candidates of one orientation are in front of all others, and every edge of theirs that crosses the pixel is shared
-  // by two of them: then their number at a point is the same all over the pixel, and it is one at the centre.
-  DR_HD int smooth_surface(const Candidate* candidates, int count) const {
+  // The candidate at the pixel's centre if the pixel lies inside of a smooth surface, -1 elsewhere. That is so where
+  // the candidates of one orientation are in front of all others, and every edge of theirs that crosses the pixel
+  // separates two of them: then their number at a point is the same all over the pixel, and it is one at the centre.
+  // Only they stay in the list, and they do not overlap.
+  DR_HD int keep_smooth_surface(const PixelPlace& at, Candidate* candidates, int* count) const {
     int center = -1;
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < *count; ++i) {
       const Candidate& c = candidates[i];
       for (int s = 0; s < c.sides; ++s) {
         if (c.side_name[s] >= kNear) return -1;
@@ -88,51 +109,65 @@ struct CoverageLists {
       if (has_center(c) && (center < 0 || c.depth.c < candidates[center].depth.c)) center = i;
     }
     if (center < 0) return -1;
-    const bool side = candidates[center].determinant > 0;
-    for (int i = 0; i < count; ++i) {
+    const bool side = candidates[center].record->determinant > 0;
+    for (int i = 0; i < *count; ++i) {
       const Candidate& c = candidates[i];
-      if ((c.determinant > 0) != side) continue;
+      if ((c.record->determinant > 0) != side) continue;
       if (i != center && has_center(c)) return -1;
       for (int s = 0; s < c.sides; ++s) {
         const int from = (c.side_name[s] + 1) % 3, to = (c.side_name[s] + 2) % 3;
-        if (misses_pixel(c.q[from], c.q[to])) continue;
-        bool shared = false;
-        for (int j = 0; j < count && !shared; ++j) {
-          if (j != i && (candidates[j].determinant > 0) == side) {
-            shared = has_edge(candidates[j], c.index[to], c.index[from]);
-          }
+        const int32_t* const own = mesh.triangles + static_cast<int64_t>(c.triangle) * 3;
+        int against = 0, along = 0;
+        for (int j = 0; j < *count; ++j) {
+          if (j == i || (candidates[j].record->determinant > 0) != side) continue;
+          against += has_edge(candidates[j], own[to], own[from]) ? 1 : 0;
+          along += has_edge(candidates[j], own[from], own[to]) ? 1 : 0;
         }
-        if (!shared) return -1;
+        if ((against != 1 || along != 0) && !misses_pixel(at, own[from], own[to])) return -1;
       }
-      for (int j = 0; j < count; ++j) {
+      for (int j = 0; j < *count; ++j) {
         Line difference;
-        if ((candidates[j].determinant > 0) == side) continue;
+        if ((candidates[j].record->determinant > 0) == side) continue;
         if (order_of(c, candidates[j], &difference) != Order::never) return -1;
       }
     }
-    return center;
+    int kept = 0, result = -1;
+    for (int i = 0; i < *count; ++i) {
+      if ((candidates[i].record->determinant > 0) != side) continue;
+      if (i == center) result = kept;
+      if (kept != i) candidates[kept] = candidates[i];
+      ++kept;
+    }
+    *count = kept;
+    return result;
   }
 
-  DR_HD static bool has_center(const Candidate& c) {
-    const double sign = c.determinant < 0 ? -1 : 1;
-    return sign * c.edge[0].c >= 0 && sign * c.edge[1].c >= 0 && sign * c.edge[2].c >= 0;
+  DR_HD static bool has_center(const Candidate& c) { return c.side[0].c >= 0 && c.side[1].c >= 0 && c.side[2].c >= 0; }
+
+  DR_HD bool has_edge(const Candidate& c, int32_t from, int32_t to) const {
+    const int32_t* const t = mesh.triangles + static_cast<int64_t>(c.triangle) * 3;
+    return (t[0] == from && t[1] == to) || (t[1] == from && t[2] == to) || (t[2] == from && t[0] == to);
   }
 
-  DR_HD static bool has_edge(const Candidate& c, int32_t from, int32_t to) {
-    return (c.index[0] == from && c.index[1] == to) || (c.index[1] == from && c.index[2] == to) ||
-           (c.index[2] == from && c.index[0] == to);
-  }
-
-  // Both ends of a segment beyond the same side of the pixel.
-  DR_HD static bool misses_pixel(Vec3<double> a, Vec3<double> b) {
+  // Both ends of an edge beyond the same side of the pixel.
+  DR_HD bool misses_pixel(const PixelPlace& at, int32_t from, int32_t to) const {
+    const LocalFrame frame = LocalFrame::make(viewport, at.column, at.row);
+    const Vec3<double> a = frame.local(mesh.vertex(at.item, from)), b = frame.local(mesh.vertex(at.item, to));
     if (!(a.z > 0 && b.z > 0)) return false;
-    const double ha = 0.5 * a.z, hb = 0.5 * b.z;
+    const double half = 0.5 + 2 * kGridShift, ha = half * a.z, hb = half * b.z;
     return (a.x > ha && b.x > hb) || (a.x < -ha && b.x < -hb) || (a.y > ha && b.y > hb) || (a.y < -ha && b.y < -hb);
   }
 
-  DR_HD Moments visible_moments(const Candidate* candidates, int count, int i, Piece* stack) const {
+  // Moments of what the pixel shows of candidate i. Keeps the first kKept of its pieces, and counts all.
+  DR_HD_CALL static Moments visible_moments(const PixelCandidates& pixel, int i, Piece* stack, Piece* kept,
+                                            int* pieces) {
     Moments m = {0, 0, 0};
-    for_each_visible_piece(candidates, count, i, stack, [&](const Piece& piece) { add_moments(piece, &m); });
+    *pieces = 0;
+    for_each_visible_piece(pixel, i, stack, [&](const Piece& piece) {
+      add_moments(piece, &m);
+      if (kept != nullptr && *pieces < kKept) copy_piece(piece, kept + *pieces);
+      ++*pieces;
+    });
     return m;
   }
 };
@@ -140,12 +175,14 @@ struct CoverageLists {
 template <class scalar_t>
 struct CoverageForward {
   CoverageLists<scalar_t> lists;
+  int64_t* counts;         // [B H W] fragments of each pixel
   scalar_t* weight;        // [N] 0 where the candidate is not seen
   scalar_t* barycentrics;  // [N, 2]
   scalar_t* depth;         // [N]
 
-  DR_HD void pixel(int64_t p, const CoverageScratch& scratch) const {
+  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch) const {
     const int64_t begin = lists.offsets[p], end = lists.offsets[p + 1];
+    counts[p] = 0;
     if (begin == end) return;
     for (int64_t k = begin; k < end; ++k) {
       weight[k] = 0;
@@ -154,34 +191,67 @@ struct CoverageForward {
       depth[k] = 1;
     }
     const Candidate* const candidates = scratch.candidates;
-    const int count = lists.collect(p, scratch.candidates);
+    const auto at = lists.place(p);
+    int count = lists.collect(p, at, scratch.candidates);
     if (count == 0) return;
     if (count == 1 && candidates[0].sides == 0) {
-      write(begin, candidates[0], {1, 0, 0});
+      write(p, candidates[0], {1, 0, 0}, 1);
       return;
     }
-    const int center = lists.merge ? lists.smooth_surface(candidates, count) : -1;
-    if (center >= 0) {
-      write(begin, candidates[center], {1, 0, 0});
+    const int center = lists.keep_smooth_surface(at, scratch.candidates, &count);
+    if (center >= 0 && lists.merge) {
+      write(p, candidates[center], {1, 0, 0}, 1);
       return;
     }
+    const PixelCandidates pixel = {candidates, count, center >= 0, lists.square(at)};
     for (int i = 0; i < count; ++i) {
-      Moments m = lists.visible_moments(candidates, count, i, scratch.stack);
-      if (!(m.area >= 10 * kSmallestArea)) continue;
-      m.area = m.area < 1 ? m.area : 1;
-      write(begin, candidates[i], m);
+      int pieces;
+      const Moments m = lists.visible_moments(pixel, i, scratch.stack, nullptr, &pieces);
+      if (m.area >= 10 * kSmallestArea) write(p, candidates[i], m, pixel.square.area());
     }
   }
 
-  DR_HD void write(int64_t begin, const Candidate& c, Moments m) const {
-    const int64_t k = begin + c.slot;
+  DR_HD void write(int64_t p, const Candidate& c, const Moments& m, double pixel_area) const {
+    const int64_t k = lists.offsets[p] + c.slot;
+    ++counts[p];
     const double u = m.x / m.area, v = m.y / m.area;
-    const double e0 = c.edge[0].at(u, v), e1 = c.edge[1].at(u, v), e2 = c.edge[2].at(u, v);
+    const double e0 = c.edge_at(0, u, v), e1 = c.edge_at(1, u, v), e2 = c.edge_at(2, u, v);
     const double inverse = reciprocal_or_zero(e0 + e1 + e2);
-    weight[k] = static_cast<scalar_t>(m.area);
+    weight[k] = static_cast<scalar_t>(m.area < pixel_area ? m.area / pixel_area : 1.0);
     barycentrics[2 * k] = static_cast<scalar_t>(e0 * inverse);
     barycentrics[2 * k + 1] = static_cast<scalar_t>(e1 * inverse);
     depth[k] = static_cast<scalar_t>(c.depth.at(u, v));
+  }
+};
+
+// The fragments that are seen, without gaps.
+template <class scalar_t>
+struct CoverageCompact {
+  const int64_t* offsets;        // [P + 1] of the candidates
+  const int32_t* candidates;     // [N]
+  const scalar_t* weight;        // [N]
+  const scalar_t* barycentrics;  // [N, 2]
+  const scalar_t* depth;         // [N]
+  const int64_t* new_offsets;    // [P + 1] of the fragments
+  int32_t* new_triangles;        // [M]
+  scalar_t* new_weight;          // [M]
+  scalar_t* new_barycentrics;    // [M, 2]
+  scalar_t* new_depth;           // [M]
+  int64_t* new_pixel;            // [M]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t p = begin; p < end; ++p) {
+      int64_t place = new_offsets[p];
+      for (int64_t k = offsets[p]; k < offsets[p + 1] && place < new_offsets[p + 1]; ++k) {
+        if (!(weight[k] > 0)) continue;
+        new_triangles[place] = candidates[k];
+        new_weight[place] = weight[k];
+        new_barycentrics[2 * place] = barycentrics[2 * k];
+        new_barycentrics[2 * place + 1] = barycentrics[2 * k + 1];
+        new_depth[place] = depth[k];
+        new_pixel[place++] = p;
+      }
+    }
   }
 };
 
@@ -193,20 +263,22 @@ struct CoverageForward {
 //                 line of e_k += grad_e_k (c_x, c_y, 1);  grad_c += sum_k grad_e_k (slope of e_k)
 //   depth         line of d_i += g_d (c_x, c_y, 1);  grad_c += g_d (slope of d_i)
 //   middle        grad_M = grad_c / A,  grad_A = g_A - grad_c . c / A
-// so that the loss moves with its region like the integral over V_i of f_i(p) = g_A + grad_c . (p - c) / A. By Reynolds'
-// transport theorem only the boundary counts. V_i is a union of convex pieces whose edges lie on lines h = 0, each piece on
-// the side s h >= 0 (s = 1 or -1) with |slope of h| = 1; a line that changes by dh moves its edge outwards by s dh:
+// so that the loss moves with its region like the integral over V_i of f_i(p) = g_A + grad_c . (p - c) / A. By
+// Reynolds' transport theorem only the boundary counts. V_i is a union of convex pieces whose edges lie on lines h = 0,
+// each piece on the side s h >= 0 (s = 1 or -1) with |slope of h| = 1; a line that changes by dh moves its edge
+// outwards by s dh:
 //   d(loss) = sum over the edges of the integral along the edge of f_i s dh,      dh affine
 //   line of h += s (integral of f_i u, integral of f_i v, integral of f_i)         f_i affine too: exact
-// Edges along which a region was cut to get convex pieces belong to two pieces of the same f_i with opposite s and cancel.
-// Edges between two regions get f_i from one side and -f_j from the other: the jump. Pixel sides do not move.
+// Edges along which a region was cut to get convex pieces belong to two pieces of the same f_i with opposite s and
+// cancel. Edges between two regions get f_i from one side and -f_j from the other: the jump. Pixel sides do not move.
 //   edge of a triangle   h = sign(D) e_k / |slope of e_k|          line of e_k += sign(D) / |slope| (...)
 //   near, far            h = (d + 1) / |slope|, (1 - d) / |slope|   line of d += or -= 1 / |slope| (...)
 //   crossing             h = (d_i - d_j) / |slope|                  line of d_i += ..., line of d_j -= ...
 // The change of |slope| scales h, which is 0 on the edge: no term. From lines to corners:
 //   e_k = q_i x q_j      grad_q_i += q_j x grad_e_k,  grad_q_j += grad_e_k x q_i
-//   d . q_k = z_k        (the plane through three points) y_k = (e_k . grad_d) / D;  grad_z_k += y_k;  grad_q_k -= y_k d
-//   q = (x W/2 + s_x w, -y H/2 + s_y w, w)   grad_x = W/2 grad_q.x, grad_y = -H/2 grad_q.y, grad_w = (s_x, s_y, 1) . grad_q
+//   d . q_k = z_k        (the plane through three points) y_k = (e_k . grad_d) / D;  grad_z_k += y_k;  grad_q_k -= y_k
+//   d q = (x W/2 + s_x w, -y H/2 + s_y w, w)   grad_x = W/2 grad_q.x, grad_y = -H/2 grad_q.y, grad_w = (s_x, s_y, 1) .
+//   grad_q
 template <class scalar_t>
 struct CoverageBackward {
   CoverageLists<scalar_t> lists;
@@ -215,28 +287,38 @@ struct CoverageBackward {
   const scalar_t* grad_barycentrics;  // [N, 2] or null
   const scalar_t* grad_depth;         // [N] or null
 
-  DR_HD void pixel(int64_t p, const CoverageScratch& scratch, const Sink<scalar_t>& sink) const {
+  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Sink<scalar_t>& sink) const {
     const int64_t begin = lists.offsets[p];
     if (begin == lists.offsets[p + 1]) return;
     const Candidate* const candidates = scratch.candidates;
-    const int count = lists.collect(p, scratch.candidates);
+    const auto at = lists.place(p);
+    int count = lists.collect(p, at, scratch.candidates);
     const bool whole = (count == 1 && candidates[0].sides == 0) || (merged != nullptr && merged[begin] != 0);
+    const bool apart = !whole && count > 1 && lists.keep_smooth_surface(at, scratch.candidates, &count) >= 0;
+    const PixelCandidates pixel = {candidates, count, apart, lists.square(at)};
+    const double inverse_area = 1 / pixel.square.area();
     for (int i = 0; i < count; ++i) scratch.gradients[i] = CandidateGradient{};
     for (int i = 0; i < count; ++i) {
       Moments m = {1, 0, 0};
-      if (!whole) m = lists.visible_moments(candidates, count, i, scratch.stack);
+      int pieces = 0;
+      if (!whole) {
+        m = lists.visible_moments(pixel, i, scratch.stack, scratch.kept, &pieces);
+      }
       if (!(m.area >= kSmallestArea)) continue;
       const int64_t k = begin + candidates[i].slot;
       const double inverse = 1 / m.area, u = m.x * inverse, v = m.y * inverse;
       const Line slope = at_middle(k, candidates[i], u, v, &scratch.gradients[i]);
       if (whole) continue;
-      const double constant = grad_weight != nullptr ? static_cast<double>(grad_weight[k]) : 0.0;
+      const double constant = grad_weight != nullptr ? inverse_area * grad_weight[k] : 0.0;
       const Line f = {slope.x * inverse, slope.y * inverse, constant - (slope.x * u + slope.y * v) * inverse};
       if (f.x == 0 && f.y == 0 && f.c == 0) continue;
-      for_each_visible_piece(candidates, count, i, scratch.stack,
-                             [&](const Piece& piece) { at_boundary(piece, f, i, candidates, scratch.gradients); });
+      if (pieces <= kKept) {
+        for (int n = 0; n < pieces; ++n) at_boundary(scratch.kept[n], f, i, candidates, scratch.gradients);
+      } else {
+        at_boundary_of_many(pixel, f, i, scratch);
+      }
     }
-    for (int i = 0; i < count; ++i) flush(p, candidates[i], scratch.gradients[i], sink);
+    for (int i = 0; i < count; ++i) flush(at, candidates[i], scratch.gradients[i], sink);
   }
 
   // Barycentrics and depth at a fixed middle; returns grad_c.
@@ -244,15 +326,15 @@ struct CoverageBackward {
     Line grad_c = {0, 0, 0};
     const Line place = {u, v, 1};
     if (grad_barycentrics != nullptr) {
-      const double inverse =
-          reciprocal_or_zero(c.edge[0].at(u, v) + c.edge[1].at(u, v) + c.edge[2].at(u, v));
+      const double e0 = c.edge_at(0, u, v), e1 = c.edge_at(1, u, v),
+                   inverse = reciprocal_or_zero(e0 + e1 + c.edge_at(2, u, v));
       const double g[3] = {static_cast<double>(grad_barycentrics[2 * k]),
                            static_cast<double>(grad_barycentrics[2 * k + 1]), 0};
-      const double s = (g[0] * c.edge[0].at(u, v) + g[1] * c.edge[1].at(u, v)) * inverse;
+      const double s = (g[0] * e0 + g[1] * e1) * inverse;
       for (int n = 0; n < 3; ++n) {
         const double grad_e = (g[n] - s) * inverse;
         add_line(&gradient->edge[n], grad_e, place);
-        add_line(&grad_c, grad_e, c.edge[n]);
+        add_line(&grad_c, grad_e * c.record->slope[n], c.side[n]);
       }
     }
     if (grad_depth != nullptr) {
@@ -262,8 +344,14 @@ struct CoverageBackward {
     return grad_c;
   }
 
-  DR_HD static void at_boundary(const Piece& piece, Line f, int owner, const Candidate* candidates,
-                                CandidateGradient* gradients) {
+  DR_HD_CALL static void at_boundary_of_many(const PixelCandidates& pixel, Line f, int owner,
+                                             const CoverageScratch& scratch) {
+    for_each_visible_piece(pixel, owner, scratch.stack,
+                           [&](const Piece& piece) { at_boundary(piece, f, owner, pixel.list, scratch.gradients); });
+  }
+
+  DR_HD_CALL static void at_boundary(const Piece& piece, Line f, int owner, const Candidate* candidates,
+                                     CandidateGradient* gradients) {
     for (int k = 0; k < piece.count; ++k) {
       if (piece.label[k] == kPixelSide) continue;
       const int next = k + 1 == piece.count ? 0 : k + 1;
@@ -276,7 +364,7 @@ struct CoverageBackward {
       const double side = (piece.label[k] & 1) != 0 ? -1 : 1;
       const Candidate& c = candidates[j];
       if (name < kNear) {
-        const double factor = (c.determinant < 0 ? -side : side) / c.edge[name].slope();
+        const double factor = side / c.record->slope[name];
         add_line(&gradients[j].edge[name], factor, moments);
       } else if (name == kDepth) {
         const double factor = side / candidates[owner].depth.minus(c.depth).slope();
@@ -288,24 +376,30 @@ struct CoverageBackward {
     }
   }
 
-  DR_HD void flush(int64_t p, const Candidate& c, const CandidateGradient& g, const Sink<scalar_t>& sink) const {
-    const int64_t item = p / lists.pixels_per_item(), within = p - item * lists.pixels_per_item();
-    const int32_t row = static_cast<int32_t>(within / lists.viewport.width);
-    const int32_t column = static_cast<int32_t>(within - static_cast<int64_t>(row) * lists.viewport.width);
-    const LocalFrame frame = LocalFrame::make(lists.viewport, column, row);
+  using PixelPlace = typename CoverageLists<scalar_t>::PixelPlace;
+
+  DR_HD void flush(const PixelPlace& at, const Candidate& c, const CandidateGradient& g,
+                   const Sink<scalar_t>& sink) const {
+    const LocalFrame frame = LocalFrame::make(lists.viewport, at.column, at.row);
+    int32_t index[3];
+    lists.mesh.indices(c.triangle, index);
+    const Vec3<double> q[3] = {frame.local(lists.mesh.vertex(at.item, index[0])),
+                               frame.local(lists.mesh.vertex(at.item, index[1])),
+                               frame.local(lists.mesh.vertex(at.item, index[2]))};
     Vec3<double> grad_q[3] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}};
     double grad_z[3];
-    const double inverse = 1 / c.determinant;
+    const double inverse = 1 / c.record->determinant;
     for (int k = 0; k < 3; ++k) {
       const int i = (k + 1) % 3, j = (k + 2) % 3;
       const Vec3<double> grad_e = {g.edge[k].x, g.edge[k].y, g.edge[k].c};
-      cross_backward(c.q[i], c.q[j], grad_e, &grad_q[i], &grad_q[j]);
-      grad_z[k] = (c.edge[k].x * g.depth.x + c.edge[k].y * g.depth.y + c.edge[k].c * g.depth.c) * inverse;
+      cross_backward(q[i], q[j], grad_e, &grad_q[i], &grad_q[j]);
+      const Line& side = c.side[k];
+      grad_z[k] = (side.x * g.depth.x + side.y * g.depth.y + side.c * g.depth.c) * c.record->slope[k] * inverse;
       const Vec3<double> plane = {c.depth.x, c.depth.y, c.depth.c};
       grad_q[k] = grad_q[k] - grad_z[k] * plane;
     }
     for (int k = 0; k < 3; ++k) {
-      const int64_t base = item * lists.mesh.item_stride + static_cast<int64_t>(c.index[k]) * 4;
+      const int64_t base = at.item * lists.mesh.item_stride + static_cast<int64_t>(index[k]) * 4;
       const double grad_w = grad_q[k].z + frame.shift_x * grad_q[k].x + frame.shift_y * grad_q[k].y;
       accumulate(sink, base + 0, static_cast<scalar_t>(frame.scale_x * grad_q[k].x));
       accumulate(sink, base + 1, static_cast<scalar_t>(frame.scale_y * grad_q[k].y));

@@ -19,17 +19,19 @@ struct PixelBox {
   DR_HD bool empty() const { return column_begin >= column_end || row_begin >= row_end; }
 };
 
-// Pixel box of each triangle of each item; empty where it draws nothing.
+// Pixel box and record of each triangle of each item; the box is empty where it draws nothing.
 template <class scalar_t>
-struct CoverageBoxes {
+struct CoverageSetup {
   RasterMesh<scalar_t> mesh;
   Viewport<scalar_t> viewport;
-  PixelBox* boxes;  // [B, T]
+  PixelBox* boxes;          // [B, T]
+  TriangleRecord* records;  // [B, T]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
       const PixelBox nothing = {0, 0, 0, 0};
       boxes[i] = nothing;
+      records[i] = TriangleRecord{};
       const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
       int32_t first, count, index[3];
       mesh.range(item, &first, &count);
@@ -41,7 +43,14 @@ struct CoverageBoxes {
         if (!is_finite(v[k])) return;
         whole = whole && v[k].w > 0 && magnitude(v[k].z) <= v[k].w;
       }
-      boxes[i] = box_of(v, whole);
+      const PixelBox box = box_of(v, whole);
+      if (box.empty()) return;
+      TriangleRecord& record = records[i];
+      record.column = box.column_begin;
+      record.row = box.row_begin;
+      record.valid = record.make(v, LocalFrame::make(viewport, box.column_begin, box.row_begin),
+                                 box.column_end - box.column_begin, box.row_end - box.row_begin);
+      if (record.valid) boxes[i] = box;
     });
   }
 
@@ -98,45 +107,35 @@ struct CoverageBoxes {
 };
 
 // Calls visit(pixel) for the pixels within `part`, a part of the triangle's box, that the triangle touches.
-template <class scalar_t, class Visit>
-DR_HD void for_each_touched_pixel(const RasterMesh<scalar_t>& mesh, const Viewport<scalar_t>& viewport, int64_t item,
-                                  int32_t triangle, const PixelBox& part, const Visit& visit) {
-  int32_t index[3];
-  mesh.indices(triangle, index);
-  const LocalFrame frame = LocalFrame::make(viewport, part.column_begin, part.row_begin);
-  const Vec3<double> q[3] = {frame.local(mesh.vertex(item, index[0])), frame.local(mesh.vertex(item, index[1])),
-                             frame.local(mesh.vertex(item, index[2]))};
-  Line line[3] = {line_through(q[1], q[2]), line_through(q[2], q[0]), line_through(q[0], q[1])};
-  const double determinant = q[0].x * line[0].x + q[0].y * line[0].y + q[0].z * line[0].c;
-  if (!(magnitude(determinant) >= kSmallestNormal<double>)) return;
+template <class Visit>
+DR_HD void for_each_touched_pixel(const TriangleRecord& record, const PixelBox& part, int64_t first_pixel,
+                                  int32_t width, const Visit& visit) {
+  Line side[3];
   for (int k = 0; k < 3; ++k) {
-    const double slope = line[k].slope();
-    if (!(slope > 0 && slope <= kLargest<double>)) return;
-    line[k] = line[k].times((determinant < 0 ? -1.0 : 1.0) / slope);
-    line[k].c += line[k].reach() + kCandidateMargin;
+    side[k] = record.side[k].moved(part.column_begin - record.column, part.row_begin - record.row);
+    side[k].c += side[k].reach() + kCandidateMargin;
   }
-  for (int32_t row = part.row_begin; row < part.row_end; ++row) {
-    const double v = row - part.row_begin;
-    const double c0 = line[0].y * v + line[0].c, c1 = line[1].y * v + line[1].c, c2 = line[2].y * v + line[2].c;
-    const int64_t start = (item * viewport.height + row) * viewport.width;
-    for (int32_t column = part.column_begin; column < part.column_end; ++column) {
-      const double u = column - part.column_begin;
-      if (line[0].x * u + c0 >= 0 && line[1].x * u + c1 >= 0 && line[2].x * u + c2 >= 0) visit(start + column);
+  const int32_t columns = part.column_end - part.column_begin;
+  for (int32_t row = 0; row < part.row_end - part.row_begin; ++row) {
+    const double c0 = side[0].y * row + side[0].c, c1 = side[1].y * row + side[1].c, c2 = side[2].y * row + side[2].c;
+    const int64_t start = first_pixel + static_cast<int64_t>(part.row_begin + row) * width + part.column_begin;
+    for (int32_t u = 0; u < columns; ++u) {
+      if (side[0].x * u + c0 >= 0 && side[1].x * u + c1 >= 0 && side[2].x * u + c2 >= 0) visit(start + u);
     }
   }
 }
 
 // Counts, or with `candidates` fills in, the triangles of each pixel.
-template <class scalar_t>
 struct CoverageCandidates {
-  RasterMesh<scalar_t> mesh;
-  Viewport<scalar_t> viewport;
-  const PixelBox* boxes;  // [B, T]
-  int64_t* counts;        // [B, H, W] count: triangles so far; fill: where the next one goes
-  int32_t* candidates;    // [N] or null to count
+  const PixelBox* boxes;          // [B, T]
+  const TriangleRecord* records;  // [B, T]
+  int64_t* counts;                // [B, H, W] count: triangles so far; fill: where the next one goes
+  int32_t* candidates;            // [N] or null to count
+  int32_t triangle_count, width, height;
 
   DR_HD void add(int64_t item, int32_t triangle, const PixelBox& part) const {
-    for_each_touched_pixel(mesh, viewport, item, triangle, part, [&](int64_t pixel) {
+    const int64_t first_pixel = item * height * width;
+    for_each_touched_pixel(records[item * triangle_count + triangle], part, first_pixel, width, [&](int64_t pixel) {
       const uint64_t place = atomic_add(reinterpret_cast<uint64_t*>(counts + pixel), 1);
       if (candidates != nullptr) candidates[place] = triangle;
     });
@@ -144,10 +143,9 @@ struct CoverageCandidates {
 };
 
 // On the CPU: rows [row_begin, row_end) of one item, all triangles in order.
-template <class scalar_t>
-void add_band(const CoverageCandidates<scalar_t>& kernel, int64_t item, int32_t row_begin, int32_t row_end) {
-  const PixelBox* const boxes = kernel.boxes + item * kernel.mesh.triangle_count;
-  for (int32_t t = 0; t < kernel.mesh.triangle_count; ++t) {
+inline void add_band(const CoverageCandidates& kernel, int64_t item, int32_t row_begin, int32_t row_end) {
+  const PixelBox* const boxes = kernel.boxes + item * kernel.triangle_count;
+  for (int32_t t = 0; t < kernel.triangle_count; ++t) {
     PixelBox part = boxes[t];
     part.row_begin = maximum(part.row_begin, row_begin);
     part.row_end = minimum(part.row_end, row_end);
@@ -173,9 +171,8 @@ struct CoverageBlockCount {
 };
 
 // On the GPU: one thread per block of 16 x 16 pixels of a triangle's box, so that no thread walks over a large one.
-template <class scalar_t>
 struct CoverageBlocks {
-  CoverageCandidates<scalar_t> kernel;
+  CoverageCandidates kernel;
   const int64_t* block_offsets;  // [B T + 1] first block of each triangle of each item
   int64_t triangles;             // B T
 
@@ -193,8 +190,8 @@ struct CoverageBlocks {
       const int32_t row = box.row_begin + within / columns * kBlockSide;
       const PixelBox part = {column, minimum(column + kBlockSide, box.column_end), row,
                              minimum(row + kBlockSide, box.row_end)};
-      const int64_t item = low / kernel.mesh.triangle_count;
-      kernel.add(item, static_cast<int32_t>(low - item * kernel.mesh.triangle_count), part);
+      const int64_t item = low / kernel.triangle_count;
+      kernel.add(item, static_cast<int32_t>(low - item * kernel.triangle_count), part);
     }
   }
 };

@@ -9,7 +9,8 @@
 // So the visible side of a triangle is the set where all e_i / D >= 0 and -1 <= depth <= 1: half-planes of the screen,
 // also where corners lie behind the camera, and nothing is ever divided by the w of a corner. "j in front of i" is one
 // half-plane more, depth_i - depth_j >= 0. All of it is computed in double precision: the corners of float32 meshes are
-// exact in it, and neighbours that share an edge see the very same line with the sign changed, hence no gap and no overlap.
+// exact in it, and neighbours that share an edge see the very same line with the sign changed, hence no gap and no
+// overlap.
 #pragma once
 
 #include "rasterize_geometry.h"
@@ -18,6 +19,9 @@ namespace diffrender {
 
 // A side within this distance (pixels) of a corner does not cut it off: rounding leaves less than 1e-15.
 constexpr double kSideTolerance = 1e-14;
+// Lines between pixels lie this much (pixels) further right and down than they should. An edge exactly on such a line,
+// as of shapes with whole pixel coordinates, is then inside of one pixel and not of none, and has its derivative there.
+constexpr double kGridShift = 1e-11;
 // Areas (square pixels) below are rounding.
 constexpr double kSmallestArea = 1e-15;
 // Differences of depth below this part of the summands of both depths are ties.
@@ -30,11 +34,12 @@ struct Line {
   double x, y, c;
 
   DR_HD double at(double u, double v) const { return x * u + y * v + c; }
-  DR_HD double reach() const { return 0.5 * (magnitude(x) + magnitude(y)); }
-  DR_HD double largest() const { return c + reach(); }    // over the pixel
+  DR_HD double reach() const { return (0.5 + kGridShift) * (magnitude(x) + magnitude(y)); }
+  DR_HD double largest() const { return c + reach(); }  // over the pixel
   DR_HD double smallest() const { return c - reach(); }
   DR_HD double slope() const { return ::sqrt(x * x + y * y); }
   DR_HD Line times(double s) const { return {s * x, s * y, s * c}; }
+  DR_HD Line moved(double u, double v) const { return {x, y, c + x * u + y * v}; }  // seen from (u, v)
   DR_HD Line minus(Line o) const { return {x - o.x, y - o.y, c - o.c}; }
 };
 
@@ -60,72 +65,107 @@ struct LocalFrame {
   }
 };
 
-// A triangle seen from one pixel.
-struct Candidate {
-  Vec3<double> q[3];    // corners
-  Line edge[3];         // e_i, not normalised
-  Line depth;           // z/w
-  double determinant;   // D
-  double depth_terms;   // bound of the summands of depth: what its rounding is relative to
-  Line side[5];         // sides that cut the pixel: distance in pixels, >= 0 inside
-  int32_t side_name[5]; // 0, 1, 2, kNear or kFar
-  int32_t sides;        // 0: the triangle covers the pixel
-  int32_t slot;         // place in the list of the pixel
-  int32_t triangle;
-  int32_t index[3];
+// A pixel in its local coordinates. The frame's own border is where it should be.
+struct PixelSquare {
+  double left, right, top, bottom;
 
-  // False where no part of the triangle lies in the pixel, or where it has no area.
-  template <class scalar_t>
-  DR_HD bool make(const RasterMesh<scalar_t>& mesh, int64_t item, int32_t id, int32_t place, const LocalFrame& frame) {
-    if (id < 0 || id >= mesh.triangle_count || !mesh.indices(id, index)) return false;
-    triangle = id;
-    slot = place;
-    double z[3];
-    bool in_depth = true;
-    for (int i = 0; i < 3; ++i) {
-      const Vec4<scalar_t> v = mesh.vertex(item, index[i]);
-      q[i] = frame.local(v);
-      z[i] = v.z;
-      in_depth = in_depth && v.w > 0 && magnitude(v.z) <= v.w;
-    }
-    edge[0] = line_through(q[1], q[2]);
-    edge[1] = line_through(q[2], q[0]);
-    edge[2] = line_through(q[0], q[1]);
-    determinant = q[0].x * edge[0].x + q[0].y * edge[0].y + q[0].z * edge[0].c;
-    const double size = magnitude(determinant);
-    if (!(size >= kSmallestNormal<double> && size <= kLargest<double>)) return false;
-    sides = 0;
-    for (int i = 0; i < 3; ++i) {
-      const double slope = edge[i].slope();
-      if (!(slope > 0)) return false;
-      if (!add_side(edge[i].times((determinant < 0 ? -1.0 : 1.0) / slope), i)) return false;
-    }
-    const double inverse = 1 / determinant;
-    depth = {(z[0] * edge[0].x + z[1] * edge[1].x + z[2] * edge[2].x) * inverse,
-             (z[0] * edge[0].y + z[1] * edge[1].y + z[2] * edge[2].y) * inverse,
-             (z[0] * edge[0].c + z[1] * edge[1].c + z[2] * edge[2].c) * inverse};
-    depth_terms = 0;
-    for (int i = 0; i < 3; ++i) {
-      depth_terms += magnitude(z[i] * inverse) * (magnitude(edge[i].c) + edge[i].reach());
-    }
-    if (!(depth_terms <= kLargest<double>)) return false;
-    return in_depth || (add_depth_side({depth.x, depth.y, depth.c + 1}, kNear) &&
-                        add_depth_side({-depth.x, -depth.y, 1 - depth.c}, kFar));
+  DR_HD static PixelSquare make(int32_t column, int32_t row, int32_t width, int32_t height) {
+    return {column > 0 ? -0.5 + kGridShift : -0.5, column + 1 < width ? 0.5 + kGridShift : 0.5,
+            row > 0 ? -0.5 + kGridShift : -0.5, row + 1 < height ? 0.5 + kGridShift : 0.5};
   }
 
-  // Keeps a side that cuts the pixel; false where the pixel is all beyond it.
-  DR_HD bool add_side(Line line, int name) {
-    if (!(line.largest() > kSideTolerance)) return false;
-    if (line.smallest() >= -kSideTolerance) return true;
-    side[sides] = line;
-    side_name[sides++] = name;
+  DR_HD double area() const { return (right - left) * (bottom - top); }
+};
+
+// What the pixels of a triangle share. Lines are relative to the centre of the first pixel of its box: a triangle far
+// from the origin keeps its digits, and moving a line to another pixel is one multiplication and addition per axis.
+struct TriangleRecord {
+  Line side[3];           // sign(D) e_i / |slope of e_i|: distance in pixels, >= 0 inside
+  Line depth;             // z/w
+  double slope[3];        // sign(D) |slope of e_i|
+  double determinant;     // D
+  double depth_terms;     // bound of the summands of depth: what its rounding is relative to
+  int32_t column, row;    // the pixel
+  int32_t crosses_depth;  // some corner lies beyond the near or the far plane, or behind the camera
+  int32_t valid;
+
+  // False where the triangle has no area. `columns` and `rows` = size of its box.
+  template <class scalar_t>
+  DR_HD bool make(const Vec4<scalar_t> v[3], const LocalFrame& frame, int32_t columns, int32_t rows) {
+    Vec3<double> q[3];
+    crosses_depth = 0;
+    for (int i = 0; i < 3; ++i) {
+      q[i] = frame.local(v[i]);
+      crosses_depth |= v[i].w > 0 && magnitude(v[i].z) <= v[i].w ? 0 : 1;
+    }
+    const Line edge[3] = {line_through(q[1], q[2]), line_through(q[2], q[0]), line_through(q[0], q[1])};
+    determinant = q[0].x * edge[0].x + q[0].y * edge[0].y + q[0].z * edge[0].c;
+    const double size = magnitude(determinant), sign = determinant < 0 ? -1 : 1;
+    if (!(size >= kSmallestNormal<double> && size <= kLargest<double>)) return false;
+    const double inverse = 1 / determinant;
+    depth = {0, 0, 0};
+    depth_terms = 0;
+    for (int i = 0; i < 3; ++i) {
+      const double length = edge[i].slope(), z = static_cast<double>(v[i].z) * inverse;
+      if (!(length > 0 && length <= kLargest<double>)) return false;
+      side[i] = edge[i].times(sign / length);
+      slope[i] = sign * length;
+      depth = {depth.x + z * edge[i].x, depth.y + z * edge[i].y, depth.c + z * edge[i].c};
+      depth_terms +=
+          magnitude(z) * (magnitude(edge[i].c) + columns * magnitude(edge[i].x) + rows * magnitude(edge[i].y));
+    }
+    return depth_terms <= kLargest<double>;
+  }
+};
+
+// A triangle seen from one pixel.
+struct Candidate {
+  const TriangleRecord* record;
+  Line side[3], depth;   // of the record, relative to the pixel
+  int32_t side_name[5];  // sides that cut the pixel: 0, 1, 2, kNear or kFar
+  int32_t sides;         // their number; 0: the triangle covers the pixel
+  int32_t slot;          // place in the list of the pixel
+  int32_t triangle;
+
+  // False where no part of the triangle lies in the pixel.
+  DR_HD bool make(const TriangleRecord& of, int32_t column, int32_t row) {
+    record = &of;
+    sides = 0;
+    const double u = column - of.column, v = row - of.row;
+    for (int i = 0; i < 3; ++i) {
+      side[i] = of.side[i].moved(u, v);
+      if (!add_side(side[i], i)) return false;
+    }
+    depth = of.depth.moved(u, v);
+    return of.crosses_depth == 0 || (add_depth_side(kNear) && add_depth_side(kFar));
+  }
+
+  // Distance in pixels from a side, >= 0 inside.
+  DR_HD Line line(int name) const {
+    if (name < kNear) return side[name];
+    const double inverse = 1 / depth.slope();
+    return name == kNear ? Line{depth.x * inverse, depth.y * inverse, (depth.c + 1) * inverse}
+                         : Line{-depth.x * inverse, -depth.y * inverse, (1 - depth.c) * inverse};
+  }
+
+  // e_i at a point.
+  DR_HD double edge_at(int i, double u, double v) const { return record->slope[i] * side[i].at(u, v); }
+
+ private:
+  // Notes a side that cuts the pixel; false where the pixel is all beyond it.
+  DR_HD bool add_side(const Line& distance, int name) {
+    const double reach = distance.reach();
+    if (!(distance.c + reach > kSideTolerance)) return false;
+    if (distance.c - reach < -kSideTolerance) side_name[sides++] = name;
     return true;
   }
 
-  DR_HD bool add_depth_side(Line line, int name) {
-    if (line.smallest() >= 0) return true;
-    if (!(line.largest() > 0)) return false;
-    return add_side(line.times(1 / line.slope()), name);
+  DR_HD bool add_depth_side(int name) {
+    const double sign = name == kNear ? 1 : -1;
+    const Line inside = {sign * depth.x, sign * depth.y, 1 + sign * depth.c};
+    if (inside.smallest() >= 0) return true;
+    if (!(inside.largest() > 0)) return false;
+    return add_side(line(name), name);
   }
 };
 
@@ -136,7 +176,7 @@ enum class Order { never, always, line };
 DR_HD Order order_of(const Candidate& i, const Candidate& j, Line* difference) {
   *difference = i.depth.minus(j.depth);
   const double low = difference->smallest(), high = difference->largest();
-  const double noise = kDepthTolerance * (i.depth_terms + j.depth_terms);
+  const double noise = kDepthTolerance * (i.record->depth_terms + j.record->depth_terms);
   if (low >= -noise && high <= noise) return j.triangle < i.triangle ? Order::always : Order::never;
   if (high <= 0) return Order::never;
   if (low >= 0) return Order::always;
@@ -191,8 +231,8 @@ DR_HD Place place_of(const Piece& p, Line line, double distance[kMaximumCorners]
 }
 
 // Both parts of a piece that a line cuts. `beyond` may be null.
-DR_HD_CALL void cut_piece(const Piece& p, const double distance[kMaximumCorners], int candidate, int name, Piece* inside,
-                     Piece* beyond) {
+DR_HD_CALL void cut_piece(const Piece& p, const double distance[kMaximumCorners], int candidate, int name,
+                          Piece* inside, Piece* beyond) {
   inside->count = 0;
   if (beyond != nullptr) beyond->count = 0;
   for (int k = 0; k < p.count; ++k) {
@@ -256,16 +296,17 @@ DR_HD_CALL bool subtract(const Candidate* candidates, int i, int j, const Piece&
   Line line[6];
   int name[6], lines = 0;
   double distance[kMaximumCorners];
-  for (int s = 0; s < front.sides; ++s) {
-    const Place place = place_of(piece, front.side[s], distance);
-    if (place == Place::beyond) return true;
-    if (place == Place::inside) continue;
-    line[lines] = front.side[s];
-    name[lines++] = front.side_name[s];
-  }
   Line difference;
   const Order order = order_of(candidates[i], front, &difference);
   if (order == Order::never) return true;
+  for (int s = 0; s < front.sides; ++s) {
+    const Line side = front.line(front.side_name[s]);
+    const Place place = place_of(piece, side, distance);
+    if (place == Place::beyond) return true;
+    if (place == Place::inside) continue;
+    line[lines] = side;
+    name[lines++] = front.side_name[s];
+  }
   if (order == Order::line) {
     const Place place = place_of(piece, difference, distance);
     if (place == Place::beyond) return true;
@@ -300,26 +341,47 @@ DR_HD_CALL bool subtract(const Candidate* candidates, int i, int j, const Piece&
   return false;
 }
 
+// The part of candidate i within the pixel; false where there is none. The result lies in piece[*current].
+DR_HD_CALL bool own_piece(const Candidate& candidate, int i, const PixelSquare& square, Piece piece[2], int* current) {
+  Piece* p = piece;
+  p->count = 0;
+  p->next = 0;
+  p->add(square.left, square.top, kPixelSide);
+  p->add(square.right, square.top, kPixelSide);
+  p->add(square.right, square.bottom, kPixelSide);
+  p->add(square.left, square.bottom, kPixelSide);
+  *current = 0;
+  double distance[kMaximumCorners];
+  for (int s = 0; s < candidate.sides; ++s) {
+    const Place place = place_of(*p, candidate.line(candidate.side_name[s]), distance);
+    if (place == Place::beyond) return false;
+    if (place == Place::inside) continue;
+    *current = 1 - *current;
+    cut_piece(*p, distance, i, candidate.side_name[s], piece + *current, nullptr);
+    p = piece + *current;
+    p->next = 0;
+  }
+  return true;
+}
+
+// The candidates of a pixel. `apart` = they do not overlap.
+struct PixelCandidates {
+  const Candidate* list;
+  int count;
+  bool apart;
+  PixelSquare square;
+};
+
 // Calls visit(piece) for convex pieces that together are what the pixel shows of candidate i.
 template <class Visit>
-DR_HD void for_each_visible_piece(const Candidate* candidates, int count, int i, Piece* stack, const Visit& visit) {
+DR_HD void for_each_visible_piece(const PixelCandidates& pixel, int i, Piece* stack, const Visit& visit) {
+  const Candidate* const candidates = pixel.list;
+  const int count = pixel.count;
   Piece piece[2];
-  int current = 0;
-  piece[0].count = 0;
-  piece[0].add(-0.5, -0.5, kPixelSide);
-  piece[0].add(0.5, -0.5, kPixelSide);
-  piece[0].add(0.5, 0.5, kPixelSide);
-  piece[0].add(-0.5, 0.5, kPixelSide);
-  double distance[kMaximumCorners];
-  for (int s = 0; s < candidates[i].sides; ++s) {
-    const Place place = place_of(piece[current], candidates[i].side[s], distance);
-    if (place == Place::beyond) return;
-    if (place == Place::inside) continue;
-    cut_piece(piece[current], distance, i, candidates[i].side_name[s], &piece[1 - current], nullptr);
-    current = 1 - current;
-  }
+  int current;
+  if (!own_piece(candidates[i], i, pixel.square, piece, &current)) return;
   Piece& p = piece[current];
-  p.next = 0;
+  if (pixel.apart) p.next = count;
   int top = 0;
   while (true) {
     bool visible = true;

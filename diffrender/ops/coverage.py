@@ -27,6 +27,7 @@ from .rasterize import Fragments, check_ranges
 
 _CULL = {None: 0, "back": 1, "front": 2}
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
+_RECORD_BYTES = 152  # TriangleRecord of csrc/coverage_geometry.h
 
 
 class Coverage(NamedTuple):
@@ -55,7 +56,10 @@ class Coverage(NamedTuple):
     def fragments(self) -> Fragments:
         """The list as a picture of one row, (1, 1, N), for stages that take Fragments and one item."""
         return Fragments(
-            self.triangle_id.view(1, 1, -1), self.barycentrics.unsqueeze(0).unsqueeze(0), self.depth.view(1, 1, -1), None
+            self.triangle_id.view(1, 1, -1),
+            self.barycentrics.unsqueeze(0).unsqueeze(0),
+            self.depth.view(1, 1, -1),
+            None,
         )
 
     @property
@@ -248,28 +252,22 @@ class _Coverage(torch.autograd.Function):
     @staticmethod
     def forward(positions, triangles, ranges, height, width, cull, merge, driver):
         op = torch.ops.diffrender
-        boxes, blocks = op.coverage_boxes(positions, triangles, ranges, height, width, cull)
+        boxes, records, blocks = op.coverage_setup(positions, triangles, ranges, height, width, cull)
         block_offsets, block_count = None, 0
         if positions.is_cuda or driver == _DRIVER_GPU:
             block_offsets = _offsets(blocks.view(-1))
             block_count = int(block_offsets[-1])
-        counts = op.coverage_count(positions, triangles, boxes, block_offsets, block_count, height, width)
+        counts = op.coverage_count(boxes, records, block_offsets, block_count, height, width)
         offsets = _offsets(counts)
         total = int(offsets[-1])
         longest = int(counts.max()) if total > 0 else 0
-        candidates = op.coverage_fill(
-            positions, triangles, boxes, block_offsets, block_count, offsets, total, height, width
+        candidates = op.coverage_fill(boxes, records, block_offsets, block_count, offsets, total, height, width)
+        counts, *parts = op.coverage_clip(
+            positions, triangles, records, offsets, candidates, longest, height, width, merge
         )
-        weight, barycentrics, depth = op.coverage_clip(
-            positions, triangles, offsets, candidates, longest, height, width, merge
-        )
-        seen = (weight > 0).nonzero().squeeze(1)
-        before = torch.zeros(total + 1, dtype=torch.int64, device=weight.device)
-        torch.cumsum(weight > 0, 0, out=before[1:])
-        offsets = before[offsets]
-        counts = offsets.diff()
-        pixel = torch.repeat_interleave(counts, output_size=seen.shape[0])
-        return candidates[seen], weight[seen], barycentrics[seen], depth[seen], pixel, offsets, longest
+        seen = _offsets(counts)
+        parts = op.coverage_compact(offsets, candidates, *parts, seen, int(seen[-1]))
+        return *parts, seen, longest
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -315,26 +313,46 @@ def _offsets(counts: torch.Tensor) -> torch.Tensor:
     return offsets
 
 
-@register_fake("coverage_boxes")
+@register_fake("coverage_setup")
 def _(positions, triangles, ranges, height, width, cull):
     shape = (positions.shape[0] if ranges is None else ranges.shape[0], triangles.shape[0])
-    return positions.new_empty((*shape, 4), dtype=torch.int32), positions.new_empty(shape, dtype=torch.int64)
+    return (
+        positions.new_empty((*shape, 4), dtype=torch.int32),
+        positions.new_empty((*shape, _RECORD_BYTES), dtype=torch.uint8),
+        positions.new_empty(shape, dtype=torch.int64),
+    )
 
 
 @register_fake("coverage_count")
-def _(positions, triangles, boxes, block_offsets, block_count, height, width):
-    return positions.new_empty((boxes.shape[0] * height * width,), dtype=torch.int64)
+def _(boxes, records, block_offsets, block_count, height, width):
+    return boxes.new_empty((boxes.shape[0] * height * width,), dtype=torch.int64)
 
 
 @register_fake("coverage_fill")
-def _(positions, triangles, boxes, block_offsets, block_count, offsets, total, height, width):
-    return positions.new_empty((total,), dtype=torch.int32)
+def _(boxes, records, block_offsets, block_count, offsets, total, height, width):
+    return boxes.new_empty((total,), dtype=torch.int32)
 
 
 @register_fake("coverage_clip")
-def _(positions, triangles, offsets, candidates, longest, height, width, merge):
+def _(positions, triangles, records, offsets, candidates, longest, height, width, merge):
     total = candidates.shape[0]
-    return positions.new_empty((total,)), positions.new_empty((total, 2)), positions.new_empty((total,))
+    return (
+        offsets.new_empty((offsets.shape[0] - 1,)),
+        positions.new_empty((total,)),
+        positions.new_empty((total, 2)),
+        positions.new_empty((total,)),
+    )
+
+
+@register_fake("coverage_compact")
+def _(offsets, candidates, weight, barycentrics, depth, new_offsets, total):
+    return (
+        candidates.new_empty((total,)),
+        weight.new_empty((total,)),
+        weight.new_empty((total, 2)),
+        weight.new_empty((total,)),
+        offsets.new_empty((total,)),
+    )
 
 
 @register_fake("coverage_backward")
@@ -342,5 +360,5 @@ def _(positions, triangles, offsets, triangle_id, merged, longest, height, width
     return positions.new_empty(positions.shape)
 
 
-for _op in ("boxes", "count", "fill", "clip", "backward"):
+for _op in ("setup", "count", "fill", "clip", "compact", "backward"):
     register_vmap(f"coverage_{_op}")

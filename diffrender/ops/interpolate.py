@@ -25,7 +25,11 @@ def interpolate(
 ) -> torch.Tensor: ...
 @overload
 def interpolate(
-    attributes: torch.Tensor, triangles: torch.Tensor, fragments: Fragments | Coverage, *, derivatives: str | Sequence[int]
+    attributes: torch.Tensor,
+    triangles: torch.Tensor,
+    fragments: Fragments | Coverage,
+    *,
+    derivatives: str | Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def interpolate(
     attributes: torch.Tensor,
@@ -70,6 +74,8 @@ def interpolate(
         values = values.unsqueeze(0)
     if isinstance(fragments, Coverage):
         indices = _checks.check_triangles("interpolate", triangles, values)
+        _checks.check_vertex_range("interpolate", indices, values.shape[1], "attributes")
+        _checks.check_rows("interpolate", indices, fragments.triangle_id)
         values, triangles, fragments = packed_attributes(values, indices, fragments)
     if not isinstance(fragments, Fragments):
         _checks.fail(TypeError, "interpolate", "fragments", "be the result of rasterize", type(fragments).__name__)

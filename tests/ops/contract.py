@@ -7,6 +7,7 @@ calls behind it, calls that have to fail with a given message, and calls on empt
 from tests.ops.rows import (
     antialias,
     build_mips,
+    coverage,
     cube_from_lat_long,
     fragments_at,
     interpolate,
@@ -29,6 +30,7 @@ CONTRACTS = [
     fragments_at.contract(),
     interpolate.contract(),
     antialias.contract(),
+    coverage.contract(),
     irradiance_sh.contract(),
     perturb_normals.contract(),
     shade_lambert.contract(),

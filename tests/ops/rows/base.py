@@ -68,6 +68,7 @@ class Contract:
     empty_calls: list[EmptyCall]
     large: Example  # enough pixels that several threads get work
     second_derivative: bool = False  # False: has to raise NotImplementedError that names the op
+    ragged: bool = False  # sizes inside depend on values: vmap has to be refused, compile may not capture it whole
     saves: tuple[str, ...] = ()  # arguments whose in-place change between forward and backward has to raise
 
 

@@ -1,0 +1,672 @@
+"""coverage and composite: closed forms, invariances, hostile input, and the derivative of whole pictures.
+
+Oracles O1 ... O23 of the names are exact values of the box-filtered picture: pixels are unit squares, row 0 on top.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import diffrender as dr
+from diffrender.ops.coverage import _coverage_with_driver
+from tests.ops.rows.coverage import crossing, picture, t_junction, through_the_near_plane
+from tests.support.scenes import icosphere, perspective, random_scene, rigid, to_clip
+from tests.support.vocabulary import P, rnd, uniform
+
+F64 = torch.float64
+SIZE = (24, 24)
+# Exact up to the rounding of double precision in sums of a few hundred terms.
+EXACT = 1e-9
+
+
+def clip_of(points, size=SIZE, depth=0.0):
+    """Pixel coordinates (V, 2) at w = 1 to clip positions (V, 4)."""
+    points = torch.as_tensor(points, dtype=F64)
+    height, width = size
+    depth = torch.as_tensor(depth, dtype=F64).expand(len(points))
+    return torch.stack([2 * points[:, 0] / width - 1, 1 - 2 * points[:, 1] / height, depth, torch.ones_like(depth)], -1)
+
+
+def rect(x0, y0, x1, y1):
+    """Corners and two triangles of an axis-aligned rectangle in pixels."""
+    return torch.tensor([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], dtype=F64), torch.tensor([[0, 1, 2], [0, 2, 3]])
+
+
+def two_rects(near, far, near_depth=-0.5, far_depth=0.5):
+    (a, faces), (b, _) = rect(*near), rect(*far)
+    depth = torch.tensor([near_depth] * 4 + [far_depth] * 4, dtype=F64)
+    return torch.cat([a, b]), torch.cat([faces, faces + 4]), depth
+
+
+def loss_of(points, faces, face_colors, *, size=SIZE, depth=0.0, weights=None):
+    """Sum of w_p I_p of flat-coloured faces on black."""
+    coverage = dr.coverage(clip_of(points, size, depth), faces, size)
+    image = dr.composite(face_colors[coverage.triangle_id.long()].unsqueeze(-1), coverage)
+    return (image[0, ..., 0] * (1 if weights is None else weights)).sum()
+
+
+def value_and_grad(points, *args, **options):
+    points = torch.as_tensor(points, dtype=F64).requires_grad_()
+    value = loss_of(points, *args, **options)
+    return value.item(), torch.autograd.grad(value, points)[0]
+
+
+def ones(faces):
+    return torch.ones(len(faces), dtype=F64)
+
+
+ONE = torch.tensor([[0, 1, 2]])
+
+
+# --- closed forms ---------------------------------------------------------------------------------
+
+
+def test_o01_o02_triangle_area_and_its_invariances():
+    points = [[4.0, 3.0], [20.0, 6.0], [9.0, 17.0]]
+    value, grad = value_and_grad(points, ONE, ones(ONE))
+    assert value == pytest.approx(104.5, abs=EXACT)
+    torch.testing.assert_close(grad, torch.tensor([[-5.5, -5.5], [7.0, -2.5], [-1.5, 8.0]], dtype=F64))
+    points = torch.tensor(points, dtype=F64)
+    turned = torch.stack([-points[:, 1], points[:, 0]], 1)
+    assert grad.sum(0).abs().max() < EXACT
+    assert abs((turned * grad).sum()) < EXACT * 100
+    assert (points * grad).sum().item() == pytest.approx(209, abs=EXACT)
+
+
+@pytest.mark.parametrize("s", [0.3, 0.9, 1.0 + 1e-3, 1.4, 1.95])
+def test_o03_half_plane_in_one_pixel(s):
+    faces = ONE
+    area, slope = (s * s / 2, s) if s <= 1 else (1 - (2 - s) ** 2 / 2, 2 - s)
+    # x + y < s in the pixel (0, 0): a large triangle whose long edge is that line. Moving it along x moves s.
+    points = torch.tensor([[s - 40.0, 40.0], [s + 40.0, -40.0], [-60.0, -60.0]], dtype=F64)
+    coverage = dr.coverage(clip_of(points, (1, 1)), faces, (1, 1))
+    assert coverage.weight.item() == pytest.approx(area, abs=1e-12)
+    _, grad = value_and_grad(points, faces, ones(faces), size=(1, 1))
+    assert grad[:2, 0].sum().item() == pytest.approx(slope, abs=1e-10)
+
+
+def test_o04_nothing_from_outside_of_the_image():
+    points = torch.tensor([[10.0, -8.0], [10.0, 40.0], [-300.0, 40.0], [-300.0, -8.0]], dtype=F64)
+    faces = torch.tensor([[0, 1, 2], [0, 2, 3]])
+    value, grad = value_and_grad(points, faces, ones(faces))
+    assert value == pytest.approx(240, abs=EXACT)
+    torch.testing.assert_close(grad[:2], torch.tensor([[14.0, 0.0], [10.0, 0.0]], dtype=F64), rtol=0, atol=1e-8)
+
+
+def flat_mesh(seed=0):
+    """Non-overlapping faces: a jittered grid with a random colour for each."""
+    y, x = torch.meshgrid(
+        torch.linspace(3.3, 20.1, 5, dtype=F64), torch.linspace(2.7, 21.2, 5, dtype=F64), indexing="ij"
+    )
+    points = torch.stack([x, y], -1).reshape(-1, 2) + uniform(25, 2, low=-0.9, high=0.9, seed=seed, dtype=F64)
+    n = torch.arange(25).reshape(5, 5)
+    a, b, c, d = (m.reshape(-1) for m in (n[:-1, :-1], n[:-1, 1:], n[1:, 1:], n[1:, :-1]))
+    return points, torch.cat([torch.stack([a, b, c], -1), torch.stack([a, c, d], -1)])
+
+
+def shoelace(points, faces, colors):
+    p = points[faces]
+    u, v = p[:, 1] - p[:, 0], p[:, 2] - p[:, 0]
+    return (colors * (u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0]).abs() / 2).sum()
+
+
+def test_o05_piecewise_constant_mesh_equals_areas_of_faces():
+    points, faces = flat_mesh()
+    colors = uniform(len(faces), seed=3, dtype=F64)
+    value, grad = value_and_grad(points, faces, colors)
+    leaf = points.clone().requires_grad_()
+    truth = shoelace(leaf, faces, colors)
+    assert value == pytest.approx(truth.item(), abs=EXACT)
+    torch.testing.assert_close(grad, torch.autograd.grad(truth, leaf)[0], rtol=0, atol=EXACT)
+
+
+def test_o06_equal_colours_leave_inner_vertices_without_gradient():
+    points, faces = flat_mesh()
+    _, grad = value_and_grad(points, faces, ones(faces))
+    inner = torch.arange(25).reshape(5, 5)[1:-1, 1:-1].reshape(-1)
+    assert grad[inner].abs().max() < EXACT
+    assert grad.abs().max() > 1
+
+
+def test_o07_flipped_diagonal_changes_nothing():
+    corners = torch.tensor([[4.2, 3.1], [18.7, 5.3], [20.1, 19.2], [3.3, 16.8]], dtype=F64)
+    weights = uniform(24, 24, seed=1, dtype=F64)
+    first = torch.tensor([[0, 1, 2], [0, 2, 3]])
+    second = torch.tensor([[0, 1, 3], [1, 2, 3]])
+    a, grad_a = value_and_grad(corners, first, ones(first), weights=weights)
+    b, grad_b = value_and_grad(corners, second, ones(second), weights=weights)
+    assert a == pytest.approx(b, abs=EXACT)
+    torch.testing.assert_close(grad_a, grad_b, rtol=0, atol=EXACT)
+
+
+def test_o08_occlusion_of_rectangles():
+    points, faces, depth = two_rects((4, 4, 10, 12), (8, 6, 18, 14))
+    colors = torch.tensor([1.0, 1.0, 0.5, 0.5], dtype=F64)
+    # Edges on pixel boundaries are kinks of nothing here: the weights are one.
+    value, grad = value_and_grad(points, faces, colors, depth=depth)
+    assert value == pytest.approx(82, abs=EXACT)
+    near, far = grad[:4], grad[4:]
+    assert near[[1, 2], 0].sum().item() == pytest.approx(5, abs=EXACT)
+    assert far[[0, 3], 0].sum().item() == pytest.approx(-1, abs=EXACT)
+    assert far[[0, 1], 1].sum().item() == pytest.approx(-4, abs=EXACT)
+    assert far[[2, 3], 1].sum().item() == pytest.approx(5, abs=EXACT)
+
+
+def test_o09_hidden_object_has_no_gradient():
+    points, faces, depth = two_rects((4.3, 4.1, 16.2, 15.6), (6.4, 6.2, 14.3, 13.1))
+    weights = uniform(24, 24, seed=2, dtype=F64)
+    colors = torch.tensor([1.0, 1.0, 0.5, 0.5], dtype=F64, requires_grad=True)
+    leaf = clip_of(points, depth=depth).requires_grad_()
+    coverage = dr.coverage(leaf, faces, SIZE)
+    image = dr.composite(colors[coverage.triangle_id.long()].unsqueeze(-1), coverage)[0, ..., 0]
+    grad, grad_colors = torch.autograd.grad((image * weights).sum(), (leaf, colors))
+    assert not grad[4:].any()
+    assert not grad_colors[2:].any()
+    assert (coverage.triangle_id < 2).all()
+
+
+def test_o09_occluder_leaves_the_outline_of_what_it_covers():
+    points, faces, depth = two_rects((6.4, 6.2, 14.3, 13.1), (4.3, 4.1, 16.2, 15.6))
+    colors = torch.tensor([1.0, 1.0, 0.5, 0.5], dtype=F64)
+    _, grad = value_and_grad(points, faces, colors, depth=depth)
+    _, alone = value_and_grad(points[4:], faces[:2], colors[2:])
+    torch.testing.assert_close(grad[4:], alone, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("angle", [0.0, 15.0, 37.0, 45.0, 90.0])
+def test_o10_interpenetration_in_any_direction(angle):
+    size = (48, 48)
+    turn = math.radians(angle)
+    corners = torch.tensor([[4.0, 6.0], [28.0, 6.0], [28.0, 14.0], [4.0, 14.0]], dtype=F64) - torch.tensor([16.0, 10.0])
+    rotation = torch.tensor([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]], dtype=F64)
+    corners = corners @ rotation.T + 24.0
+    nearness = torch.tensor([0.08, 0.32, 0.32, 0.08], dtype=F64)  # affine on the screen: depth is 1 - nearness here
+    shift = torch.zeros(8, dtype=F64, requires_grad=True)
+    depth = 1 - (torch.cat([nearness, nearness[[1, 0, 3, 2]]]) + shift)
+    faces = torch.tensor([[0, 1, 2], [0, 2, 3], [4, 5, 6], [4, 6, 7]])
+    coverage = dr.coverage(clip_of(torch.cat([corners, corners]), size, depth), faces, size)
+    colors = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=F64)
+    value = dr.composite(colors[coverage.triangle_id.long()].unsqueeze(-1), coverage).sum()
+    assert value.item() == pytest.approx(96, abs=EXACT)
+    (grad,) = torch.autograd.grad(value, shift)
+    assert grad[:4].sum().item() == pytest.approx(400, abs=1e-7)
+    assert grad[4:].sum().item() == pytest.approx(-400, abs=1e-7)
+
+
+def test_o11_pinhole_scaling():
+    size, f = (32, 32), 32.0
+    side, z, shift = (torch.tensor(v, dtype=F64, requires_grad=True) for v in (1.0, 2.0, 0.0))
+    focal = torch.tensor(f, dtype=F64, requires_grad=True)
+    x = torch.tensor([-0.5, 0.5, 0.5, -0.5], dtype=F64) * side + shift
+    y = torch.tensor([-0.5, -0.5, 0.5, 0.5], dtype=F64) * side
+    clip = torch.stack([x * focal * 2 / 32, y * focal * 2 / 32, 0.0 * x + z * 0.5, z + 0.0 * x], -1)
+    area = dr.coverage(clip, torch.tensor([[0, 1, 2], [0, 2, 3]]), size).weight.sum()
+    assert area.item() == pytest.approx(256, abs=EXACT)
+    grads = torch.autograd.grad(area, (z, side, focal, shift))
+    for grad, truth in zip(grads, (-256, 512, 16, 0), strict=True):
+        assert grad.item() == pytest.approx(truth, abs=1e-8)
+
+
+def test_o12_regular_polygon():
+    n = 64
+    radius, turn = (torch.tensor(v, dtype=F64, requires_grad=True) for v in (9.0, 0.3))
+    angle = 2 * math.pi * torch.arange(n, dtype=F64) / n + turn
+    ring = torch.stack([angle.cos(), angle.sin()], -1) * radius + 12.0
+    points = torch.cat([torch.full((1, 2), 12.0, dtype=F64), ring])
+    k = torch.arange(n)
+    faces = torch.stack([torch.zeros(n, dtype=torch.int64), 1 + k, 1 + (k + 1) % n], -1)
+    grads = torch.autograd.grad(loss_of(points, faces, ones(faces)), (radius, turn))
+    assert grads[0].item() == pytest.approx(56.45787282982691, abs=EXACT)
+    assert abs(grads[1].item()) < EXACT
+
+
+def test_o13_one_pixel_ramp():
+    """With w = column index, a step of one pixel adds the sum of the picture, and so does the mean derivative."""
+    points, faces = flat_mesh()
+    points = points * 0.8 + 1
+    colors = uniform(len(faces), seed=3, dtype=F64)
+    ramp = torch.arange(24, dtype=F64).expand(24, 24)
+    total = loss_of(points, faces, colors).item()
+    step = torch.tensor([1.0, 0.0], dtype=F64)
+    before, after = (loss_of(points + k * step, faces, colors, weights=ramp).item() for k in (0, 1))
+    assert after - before == pytest.approx(total, abs=1e-8)
+    # The derivative is piecewise polynomial in the shift; a fine midpoint rule averages it to its kinks' error.
+    slopes = [
+        value_and_grad(points + (k + 0.5) / 64 * step, faces, colors, weights=ramp)[1][:, 0].sum().item()
+        for k in range(64)
+    ]
+    assert np.mean(slopes) == pytest.approx(total, rel=1e-3)
+
+
+def test_o14_integral_of_the_derivative_is_the_difference():
+    points, faces, depth = two_rects((4.3, 4.1, 16.2, 15.6), (8.4, 6.2, 20.3, 13.1))
+    direction = uniform(8, 2, low=-1.5, high=1.5, seed=4, dtype=F64)
+    colors = torch.tensor([1.0, 1.0, 0.4, 0.7], dtype=F64)
+    weights = uniform(24, 24, seed=5, dtype=F64)
+    options = {"depth": depth, "weights": weights}
+    a, b = (loss_of(points + t * direction, faces, colors, **options).item() for t in (0.0, 1.0))
+    nodes, w = np.polynomial.legendre.leggauss(4)
+    total = 0.0
+    for k in range(40):  # pieces much shorter than the distance between kinks
+        for node, weight in zip(nodes, w, strict=True):
+            t = (k + 0.5 + 0.5 * node) / 40
+            grad = value_and_grad(points + t * direction, faces, colors, **options)[1]
+            total += weight / 80 * (grad * direction).sum().item()
+    assert total == pytest.approx(b - a, abs=2e-3 * abs(direction).max().item())
+
+
+def test_o16_colour_gradient_is_the_weight():
+    points, faces, depth = two_rects((4.3, 4.1, 16.2, 15.6), (8.4, 6.2, 20.3, 13.1))
+    coverage = dr.coverage(clip_of(points, depth=depth), faces, SIZE)
+    colors = uniform(4, seed=1, dtype=F64).requires_grad_()
+    background = torch.tensor([0.3], dtype=F64, requires_grad=True)
+    weights = uniform(24, 24, seed=2, dtype=F64)
+    image = dr.composite(colors[coverage.triangle_id.long()].unsqueeze(-1), coverage, background=background)
+    grad_colors, grad_background = torch.autograd.grad((image[0, ..., 0] * weights).sum(), (colors, background))
+    truth = torch.zeros(4, dtype=F64).index_add(
+        0, coverage.triangle_id.long(), coverage.weight * weights.reshape(-1)[coverage.pixel]
+    )
+    torch.testing.assert_close(grad_colors, truth)
+    assert (grad_colors.sum() + grad_background).item() == pytest.approx(weights.sum().item(), abs=EXACT)
+
+
+def test_o17_affine_colours_are_exact():
+    """Constant w, so that colours are affine on the screen: the value at the centroid is the mean."""
+    points = torch.tensor([[4.2, 3.1], [19.7, 6.3], [9.1, 17.2]], dtype=F64, requires_grad=True)
+    colors = torch.tensor([[0.2], [0.9], [0.5]], dtype=F64, requires_grad=True)
+    coverage = dr.coverage(clip_of(points), ONE, SIZE)
+    value = dr.composite(dr.interpolate(colors, ONE, coverage), coverage).sum()
+    area = shoelace(points, ONE, ones(ONE))
+    truth = area * colors.mean()
+    assert value.item() == pytest.approx(truth.item(), abs=EXACT)
+    for grad, true_grad in zip(
+        torch.autograd.grad(value, (points, colors)), torch.autograd.grad(truth, (points, colors)), strict=True
+    ):
+        torch.testing.assert_close(grad, true_grad, rtol=0, atol=EXACT)
+
+
+def test_o21_scaling_of_the_picture():
+    points = torch.tensor([[4.2, 3.1], [19.7, 6.3], [9.1, 17.2]], dtype=F64)
+    a, grad_a = value_and_grad(points, ONE, ones(ONE))
+    b, grad_b = value_and_grad(points * 3, ONE, ones(ONE), size=(72, 72))
+    assert b == pytest.approx(9 * a, rel=1e-12)
+    torch.testing.assert_close(grad_b, 3 * grad_a)
+
+
+def test_o22_supersampled_rasterizer_converges_to_it():
+    vertices, faces = icosphere(1, dtype=F64)
+    clip = to_clip(vertices, perspective(50, 8, 8) @ rigid(torch.tensor([0.1, -0.2, -3.0, 0.4, 0.3, 0.2], dtype=F64)))
+    colors = uniform(len(vertices), 3, seed=6, dtype=F64)
+    coverage = dr.coverage(clip, faces, (8, 8))
+    image = dr.composite(dr.interpolate(colors, faces, coverage), coverage)[0]
+    errors = []
+    for n in (8, 32):
+        fragments = dr.rasterize(clip, faces, (8 * n, 8 * n))
+        fine = dr.interpolate(colors, faces, fragments)[0]
+        errors.append((fine.reshape(8, n, 8, n, 3).mean((1, 3)) - image).abs().max().item())
+    assert errors[1] < 0.02  # the sum of regular samples misses the area of an edge by about 1 / n
+    assert errors[1] < errors[0]
+
+
+# --- partition of unity, invariances --------------------------------------------------------------
+
+
+def weight_sums(coverage):
+    pixels = math.prod(coverage.size)
+    return torch.zeros(pixels, dtype=coverage.weight.dtype).index_add(0, coverage.pixel, coverage.weight)
+
+
+def soup(seed, count=40, dtype=F64):
+    """Triangles of all sizes that cross and hide each other, some reaching behind the camera."""
+    positions = uniform(3 * count, 4, low=-1.2, high=1.2, seed=seed, dtype=F64)
+    positions[:, 2] *= 0.7
+    positions[:, 3] = 1 + 0.4 * positions[:, 3]
+    positions[::17, 3] -= 1.2
+    return positions.to(dtype), torch.arange(3 * count).reshape(-1, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_add_up_to_at_most_one(seed):
+    positions, faces = soup(seed)
+    coverage = dr.coverage(positions, faces, (16, 18))
+    assert (coverage.weight > 0).all()
+    assert weight_sums(coverage).max() < 1 + 1e-12
+    in_order = coverage.offsets[1:] - coverage.offsets[:-1] >= 0
+    assert in_order.all()
+    assert torch.equal(coverage.pixel, torch.repeat_interleave(coverage.offsets.diff()))
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_closed_surface_around_the_camera_covers_every_pixel(dtype):
+    vertices, faces = icosphere(2, dtype=F64)
+    pose = torch.tensor([0.1, 0.05, 0.2, 0.3, 0.5, -0.2], dtype=F64)
+    clip = to_clip(vertices, perspective(70, 16, 18) @ rigid(pose)).to(dtype)
+    sums = weight_sums(dr.coverage(clip, faces, (16, 18)))
+    assert (sums - 1).abs().max() < (1e-12 if dtype == F64 else 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_o20_order_of_triangles_and_vertices_does_not_matter(seed):
+    positions, faces = soup(seed)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(faces), generator=generator)
+    names = torch.randperm(len(positions), generator=generator)
+    turns = torch.randint(0, 4, (len(faces),), generator=generator).tolist()
+    turned = torch.stack([f.roll(k) if k < 3 else f.flip(0) for f, k in zip(faces, turns, strict=True)])
+    place = torch.empty_like(names)
+    place[names] = torch.arange(len(names))
+    colors = uniform(len(positions), 3, seed=7, dtype=F64)
+    weights = rnd(1, 16, 18, 3, seed=8, dtype=F64)
+
+    def run(clip, triangles, values):
+        leaf = clip.clone().requires_grad_()
+        coverage = dr.coverage(leaf, triangles, (16, 18))
+        image = dr.composite(dr.interpolate(values, triangles, coverage), coverage)
+        return image, torch.autograd.grad((image * weights).sum(), leaf)[0]
+
+    image, grad = run(positions, faces, colors)
+    other, other_grad = run(positions[names], place[turned[order]], colors[names])
+    torch.testing.assert_close(other, image, rtol=0, atol=1e-11)
+    torch.testing.assert_close(other_grad, grad[names], rtol=0, atol=1e-9 * grad.abs().max().item())
+
+
+def test_o20_copies_behind_and_degenerate_faces_change_nothing():
+    positions, faces = soup(0)
+    plain = dr.coverage(positions, faces, (16, 18))
+    extra = torch.cat([faces, faces, faces[:5, [0, 1, 1]], faces[:5, [2, 2, 2]]])
+    doubled = dr.coverage(positions, extra, (16, 18))
+    assert torch.equal(doubled.triangle_id, plain.triangle_id)
+    assert torch.equal(doubled.weight, plain.weight)
+
+
+@pytest.mark.parametrize("move", ["mirror x", "mirror y", "transpose", "shift"])
+def test_o19_mirrored_and_shifted_pictures(move):
+    positions, faces = soup(1)
+    positions[:, 3] = positions[:, 3].abs() + 0.3
+    size = (16, 16)
+    weights = rnd(16, 16, seed=8, dtype=F64)
+
+    def run(clip, w):
+        leaf = clip.clone().requires_grad_()
+        coverage = dr.coverage(leaf, faces, size)
+        image = dr.composite(torch.sin(3.0 * coverage.triangle_id + 1).double().unsqueeze(-1), coverage)[0, ..., 0]
+        return image, torch.autograd.grad((image * w).sum(), leaf)[0]
+
+    def mirrored(x, axis):
+        factor = torch.ones(4, dtype=F64)
+        factor[axis] = -1
+        return x * factor
+
+    if move == "shift":  # two pixels right, one down, of a scene inside of the frame
+        positions[:, :2] *= 0.35
+        image, grad = run(positions, weights)
+        offset = torch.tensor([2 * 2 / 16, -1 * 2 / 16], dtype=F64)
+        moved = positions.clone()
+        moved[:, :2] += offset * positions[:, 3:]
+        other, other_grad = run(moved, weights.roll((1, 2), (0, 1)))
+        expected, expected_grad = image.roll((1, 2), (0, 1)), grad[:, :3]
+        other_grad = other_grad[:, :3]
+    else:
+        image, grad = run(positions, weights)
+        if move == "transpose":
+            swapped = positions.clone()
+            swapped[:, 0], swapped[:, 1] = -positions[:, 1], -positions[:, 0]
+            other, other_grad = run(swapped, weights.T)
+            expected, expected_grad = image.T, torch.stack([-grad[:, 1], -grad[:, 0], grad[:, 2], grad[:, 3]], -1)
+        else:
+            axis = 0 if move == "mirror x" else 1
+            other, other_grad = run(mirrored(positions, axis), weights.flip(1 - axis))
+            expected, expected_grad = image.flip(1 - axis), mirrored(grad, axis)
+    torch.testing.assert_close(other, expected, rtol=0, atol=1e-11)
+    torch.testing.assert_close(other_grad, expected_grad, rtol=0, atol=1e-9 * grad.abs().max().item())
+
+
+def test_items_of_a_batch_equal_single_calls():
+    positions = torch.stack([soup(k)[0] for k in range(3)])
+    faces = soup(0)[1]
+    colors = uniform(3, positions.shape[1], 2, seed=9, dtype=F64)
+
+    def run(clip, values):
+        coverage = dr.coverage(clip, faces, (9, 11))
+        return dr.composite(dr.interpolate(values, faces, coverage), coverage)
+
+    leaf, values = positions.clone().requires_grad_(), colors.clone().requires_grad_()
+    image = run(leaf, values)
+    weights = rnd(*image.shape, seed=1, dtype=F64)
+    grads = torch.autograd.grad((image * weights).sum(), (leaf, values))
+    for k in range(3):
+        one, value = positions[k].clone().requires_grad_(), colors[k].clone().requires_grad_()
+        single = run(one, value)
+        torch.testing.assert_close(image[k : k + 1], single, rtol=0, atol=1e-13)
+        for grad, truth in zip(
+            grads, torch.autograd.grad((single * weights[k : k + 1]).sum(), (one, value)), strict=True
+        ):
+            torch.testing.assert_close(grad[k], truth, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("seed", range(3))
+def test_lists_made_the_way_of_the_gpu_are_the_same(dtype, seed):
+    positions, faces = soup(seed, count=60, dtype=dtype)
+    positions[:3, :2] *= 40  # covers all: many blocks
+    for size in ((7, 5), (40, 53)):
+        native = dr.coverage(positions, faces, size)
+        other = _coverage_with_driver(positions, faces, size)
+        assert all(torch.equal(a, b) for a, b in zip(native[:-1], other[:-1], strict=True))
+
+
+def test_order_free_sums_equal_native_ones(monkeypatch):
+    positions, faces = soup(2)
+    weights = rnd(1, 16, 18, 5, seed=1, dtype=F64)
+    grads = []
+    for algorithm in (0, 1):
+        monkeypatch.setattr("diffrender.ops.coverage.scatter_algorithm", lambda _, a=algorithm: a)
+        leaf = positions.clone().requires_grad_()
+        (picture(dr.coverage(leaf, faces, (16, 18))) * weights).sum().backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-9, atol=1e-9 * grads[0].abs().max().item())
+
+
+# --- the whole renderer ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scene", [crossing, t_junction, through_the_near_plane])
+def test_gradcheck_of_the_whole_picture(scene):
+    positions, faces = scene()
+    colors = uniform(len(positions), 3, seed=2, dtype=F64)
+    background = uniform(3, seed=3, dtype=F64)
+
+    def render(clip, values, behind):
+        coverage = dr.coverage(clip, faces, (6, 7))
+        return dr.composite(dr.interpolate(values, faces, coverage), coverage, background=behind)
+
+    leaves = [x.requires_grad_() for x in (positions, colors, background)]
+    assert torch.autograd.gradcheck(render, leaves)
+
+
+def test_gradcheck_from_camera_and_vertices_to_a_picture():
+    """Two spheres, one in front of the other and through it, seen by a camera whose pose moves too."""
+    vertices, faces = icosphere(0, dtype=F64)
+    both = torch.cat([vertices, 0.7 * vertices + torch.tensor([0.8, 0.35, 0.6], dtype=F64)])
+    triangles = torch.cat([faces, faces + len(vertices)])
+    colors = uniform(len(both), 3, seed=4, dtype=F64)
+    pose = torch.tensor([0.05, -0.1, -3.4, 0.5, 0.7, -0.3], dtype=F64)
+    projection = perspective(50, 7, 8)
+
+    def render(vertices, pose, colors):
+        clip = to_clip(vertices, projection @ rigid(pose))
+        coverage = dr.coverage(clip, triangles, (7, 8))
+        return dr.composite(dr.interpolate(colors, triangles, coverage), coverage, background=0.2)
+
+    leaves = [x.requires_grad_() for x in (both, pose, colors)]
+    assert torch.autograd.gradcheck(render, leaves, fast_mode=False, rtol=1e-4, atol=1e-6)
+
+
+def test_directional_derivative_of_a_soup():
+    """Many layers, crossings and pieces: the gradient along a random direction against central differences."""
+    positions, faces = soup(3)
+    direction = rnd(*positions.shape, seed=1, dtype=F64)
+    weights = rnd(1, 16, 18, 5, seed=2, dtype=F64)
+
+    def loss(clip):
+        return (picture(dr.coverage(clip, faces, (16, 18))) * weights).sum()
+
+    leaf = positions.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(loss(leaf), leaf)
+    slope = (grad * direction).sum().item()
+    eps = 1e-7
+    difference = (loss(positions + eps * direction) - loss(positions - eps * direction)).item() / (2 * eps)
+    assert slope == pytest.approx(difference, rel=1e-5)
+
+
+# --- merge_adjacent -------------------------------------------------------------------------------
+
+
+def sphere_scene(size=(24, 24), levels=3):
+    vertices, faces = icosphere(levels, dtype=F64)
+    clip = to_clip(vertices, perspective(50, *size) @ rigid(torch.tensor([0.1, -0.2, -3.0, 0.4, 0.3, 0.2], dtype=F64)))
+    return clip, faces
+
+
+def test_merging_keeps_areas_and_takes_fewer_fragments():
+    clip, faces = sphere_scene()
+    plain, merged = (dr.coverage(clip, faces, (24, 24), merge_adjacent=m) for m in (False, True))
+    torch.testing.assert_close(weight_sums(merged), weight_sums(plain), rtol=0, atol=1e-12)
+    assert len(merged.weight) < 0.6 * len(plain.weight)
+    # Inside there is one fragment per pixel, that of the rasterizer.
+    fragments = dr.rasterize(clip, faces, (24, 24))
+    whole = merged.weight == 1
+    shown = fragments.triangle_id.reshape(-1)[merged.pixel[whole]]
+    same = merged.triangle_id[whole] == shown  # the rasterizer rounds corners to 1/256 pixel
+    assert same.double().mean() > 0.98
+    torch.testing.assert_close(
+        merged.barycentrics[whole][same], fragments.barycentrics.reshape(-1, 2)[merged.pixel[whole]][same]
+    )
+
+
+def test_merged_picture_passes_gradcheck():
+    clip, faces = sphere_scene((5, 6), levels=1)
+    colors = uniform(len(clip), 2, seed=1, dtype=F64)
+
+    def render(clip, values):
+        coverage = dr.coverage(clip, faces, (5, 6), merge_adjacent=True)
+        return dr.composite(dr.interpolate(values, faces, coverage), coverage)
+
+    assert (dr.coverage(clip, faces, (5, 6), merge_adjacent=True).weight == 1).any()
+    assert torch.autograd.gradcheck(render, [clip.requires_grad_(), colors.requires_grad_()], fast_mode=True)
+
+
+def test_merging_does_not_hide_a_small_face_in_front():
+    clip, faces = sphere_scene()
+    p = P(24, 24)
+    patch = torch.tensor([p(11.2, 11.3, 1.0, 0.1), p(11.7, 11.4, 1.0, 0.1), p(11.4, 11.8, 1.0, 0.1)], dtype=F64)
+    both = torch.cat([clip, patch])
+    triangles = torch.cat([faces, torch.tensor([[0, 1, 2]], dtype=torch.int32) + len(clip)])
+    coverage = dr.coverage(both, triangles, (24, 24), merge_adjacent=True)
+    shown = coverage.weight[coverage.triangle_id == len(faces)]
+    assert shown.sum().item() == pytest.approx(0.5 * abs(0.5 * 0.5 - 0.2 * 0.1), abs=1e-12)
+
+
+# --- hostile input --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("seed", range(30))
+def test_hostile_scenes_give_finite_pictures_and_gradients(seed, dtype):
+    """Degenerate, coincident, huge, NaN, infinite triangles, and such that reach through the plane of the eye."""
+    positions, faces, size = random_scene(seed, dtype)
+    leaf = positions.requires_grad_()
+    coverage = dr.coverage(leaf, faces, size)
+    assert all(torch.isfinite(x).all() for x in coverage[1:4])
+    assert weight_sums(coverage).max() < 1 + (1e-11 if dtype == F64 else 1e-5) or len(coverage.weight) == 0
+    # Weighted as composite does it: a sliver's own barycentrics may move without bound.
+    loss = (coverage.weight.unsqueeze(-1) * (1 + coverage.barycentrics)).sum()
+    (grad,) = torch.autograd.grad(loss, leaf)
+    bad = ~torch.isfinite(positions.detach()).all(-1)
+    assert torch.isfinite(grad[~bad]).all()
+    assert not grad[bad].any()
+
+
+def test_bad_faces_do_not_touch_the_others():
+    positions, faces = soup(5)
+    clean = dr.coverage(positions, faces, (16, 18))
+    bad = torch.tensor([[math.nan, 0, 0, 1], [0, math.inf, 0, 1], [1e38, 0, 0, 1], [0, 0, 0, 0]], dtype=F64)
+    first = len(positions)
+    more = torch.tensor([[0, 1, first], [2, 3, first + 1], [first + 3] * 3])
+    leaf = torch.cat([positions, bad]).requires_grad_()
+    coverage = dr.coverage(leaf, torch.cat([faces, more]), (16, 18))
+    assert torch.equal(coverage.triangle_id, clean.triangle_id)
+    assert torch.equal(coverage.weight, clean.weight)
+    coverage.weight.square().sum().backward()
+    assert torch.isfinite(leaf.grad).all()
+
+
+def test_coincident_triangles_show_the_lowest_index():
+    corners = torch.tensor([P(8, 8)(1.2, 1.1), P(8, 8)(6.9, 2.3), P(8, 8)(3.1, 7.2)], dtype=F64)
+    for faces in ([[0, 1, 2], [0, 1, 2]], [[0, 1, 2], [1, 2, 0], [2, 1, 0]]):
+        coverage = dr.coverage(corners, torch.tensor(faces), (8, 8))
+        assert (coverage.triangle_id == 0).all()
+    # Separate copies of the corners: as coincident as shared ones.
+    coverage = dr.coverage(torch.cat([corners, corners]), torch.tensor([[4, 5, 3], [0, 1, 2]]), (8, 8))
+    assert (coverage.triangle_id == 0).all()
+
+
+def test_split_vertices_give_the_same_picture():
+    """d05: faces with corners of their own are a smooth surface all the same."""
+    clip, faces = sphere_scene(levels=1)
+    colors = uniform(len(clip), 3, seed=1, dtype=F64)
+    weights = rnd(1, 24, 24, 3, seed=2, dtype=F64)
+    flat = faces.long().reshape(-1)
+
+    def run(clip, triangles, values):
+        leaf = clip.clone().requires_grad_()
+        coverage = dr.coverage(leaf, triangles, (24, 24))
+        image = dr.composite(dr.interpolate(values, triangles, coverage), coverage)
+        return image, torch.autograd.grad((image * weights).sum(), leaf)[0]
+
+    image, grad = run(clip, faces, colors)
+    other, split = run(clip[flat], torch.arange(len(flat)).reshape(-1, 3), colors[flat])
+    torch.testing.assert_close(other, image, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.zeros_like(grad).index_add(0, flat, split), grad, rtol=0, atol=1e-9)
+
+
+def test_many_triangles_in_one_pixel():
+    """A fan of 400 slivers in front of a fan of 400: pieces by the hundred."""
+    n = 400
+    angle = 2 * math.pi * torch.arange(n, dtype=F64) / n
+    ring = torch.stack([angle.cos(), angle.sin()], -1) * 0.4 + 0.5
+    points = torch.cat([torch.full((1, 2), 0.5, dtype=F64), ring])
+    k = torch.arange(n)
+    fan = torch.stack([torch.zeros(n, dtype=torch.int64), 1 + k, 1 + (k + 1) % n], -1)
+    moved = torch.cat([points, points * 0.9 + 0.07])
+    depth = torch.cat([torch.zeros(n + 1, dtype=F64), 0.5 * torch.ones(n + 1, dtype=F64)])
+    leaf = clip_of(moved, (1, 1), depth).requires_grad_()
+    coverage = dr.coverage(leaf, torch.cat([fan, fan + n + 1]), (1, 1))
+    area = n / 2 * math.sin(2 * math.pi / n) * 0.16
+    front = coverage.weight[coverage.triangle_id < n].sum()
+    assert front.item() == pytest.approx(area, abs=1e-11)
+    assert area < coverage.weight.sum() < 0.9
+    coverage.weight.sum().backward()
+    assert torch.isfinite(leaf.grad).all()
+
+
+def test_huge_triangles_at_w_near_zero():
+    clip = torch.tensor([[-1e6, -1e6, 0.0, 1.0], [1e6, -1e6, 0.0, 1.0], [0.0, 1e6, 1e-7, 1e-6]], dtype=F64)
+    coverage = dr.coverage(clip, ONE, (8, 8))
+    assert weight_sums(coverage).sum().item() == pytest.approx(64, abs=1e-6)
+
+
+def test_memory_of_a_graph_is_positions_and_ids():
+    clip, faces = sphere_scene()
+    saved = []
+
+    def pack(x):
+        saved.append(x.numel() * x.element_size())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        coverage = dr.coverage(clip.requires_grad_(), faces, (24, 24))
+    own = clip.numel() * 8 + faces.numel() * 4 + coverage.offsets.numel() * 8 + len(coverage.weight) * 4
+    assert sum(saved) <= own
