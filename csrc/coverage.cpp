@@ -116,8 +116,8 @@ Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, 
 
 template <class scalar_t>
 CoverageLists<scalar_t> coverage_lists(const Tensor& positions, const Tensor& triangles, const Tensor& records,
-                                       const Tensor& offsets, const Tensor& list, int64_t longest, int64_t height,
-                                       int64_t width, bool merge) {
+                                       const Tensor& offsets, const Tensor& list, int64_t height, int64_t width,
+                                       bool merge) {
   DR_CHECK(list.scalar_type() == ScalarType::Int && offsets.scalar_type() == ScalarType::Long,
            "coverage: lists must be int32 and offsets int64");
   DR_CHECK((offsets.numel() - 1) % (height * width) == 0, "coverage: offsets have another size");
@@ -126,20 +126,22 @@ CoverageLists<scalar_t> coverage_lists(const Tensor& positions, const Tensor& tr
           records_of(records),
           data<int64_t>(offsets),
           data<int32_t>(list),
-          longest,
           merge};
 }
 
-// Working memory for as many workers as the GPU can use and memory allows.
-struct Workers {
-  Tensor memory;
-  int64_t count;
-};
-
-Workers make_workers(const Tensor& like, int64_t pixels, int64_t longest) {
-  const int64_t bytes = CoverageScratch::bytes(longest);
-  const int64_t count = std::max<int64_t>(1, std::min({pixels, kMaximumWorkers, kScratchBytes / bytes}));
-  return {new_empty(like, {(count * bytes + 7) / 8}, ScalarType::Double), count};
+// Calls run(workers) for the pixels of short, middle and long lists in turn: the longer the lists, the more memory
+// takes a worker and the fewer there are.
+template <class F>
+void for_each_length(const Tensor& like, int64_t pixels, int64_t longest, const F& run) {
+  int64_t shortest = 0;
+  for (const int64_t limit : {int64_t(8), int64_t(32), longest}) {
+    const int64_t capacity = std::min(limit, longest), bytes = CoverageScratch::bytes(capacity);
+    if (capacity <= shortest) continue;
+    const int64_t count = std::max<int64_t>(1, std::min({pixels, kMaximumWorkers, kScratchBytes / bytes}));
+    const Tensor memory = new_empty(like, {(count * bytes + 7) / 8}, ScalarType::Double);
+    run(CoverageWorkers{static_cast<uint8_t*>(memory.mutable_data_ptr()), count, pixels, shortest, capacity});
+    shortest = capacity;
+  }
 }
 
 // What each candidate shows: number of those seen in each pixel (B H W), weight (N), barycentrics (N, 2), depth (N).
@@ -157,15 +159,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_posi
   dispatch_floating(positions, [&](auto zero) {
     using scalar_t = decltype(zero);
     const CoverageForward<scalar_t> kernel{
-        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, longest, height, width, merge),
+        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, height, width, merge),
         mutable_data<int64_t>(counts), mutable_data<scalar_t>(weight), mutable_data<scalar_t>(barycentrics),
         mutable_data<scalar_t>(depth)};
     if (total == 0) return;
     if (positions.is_cuda()) {
-      const Workers workers = make_workers(positions, pixels, longest);
-      launch(positions, workers.count,
-             CoverageForwardWorkers<scalar_t>{kernel, static_cast<uint8_t*>(workers.memory.mutable_data_ptr()),
-                                              workers.count, pixels});
+      for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
+        launch(positions, workers.workers, CoverageForwardWorkers<scalar_t>{kernel, workers});
+      });
       return;
     }
     parallel_ranges(pixels, kPixelsPerPiece, [&](int64_t begin, int64_t end) {
@@ -207,12 +208,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(const Tensor
 template <class scalar_t>
 struct CoverageBackwardCpu {
   CoverageBackward<scalar_t> kernel;
+  int64_t longest;
 
   void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
     const CoverageLists<scalar_t>& lists = kernel.lists;
     if (lists.offsets[begin] == lists.offsets[end]) return;
-    const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(lists.capacity) / 8 + 1]);
-    const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), lists.capacity);
+    const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
+    const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
     for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch, sink);
   }
 };
@@ -240,20 +242,20 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
            CoverageSetup<scalar_t>{coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
                                    Viewport<scalar_t>::make(width, height), boxes_of(boxes), records_of(records)});
     const CoverageBackward<scalar_t> kernel{
-        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, longest, height, width, false),
+        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, height, width, false),
         data_or_null<uint8_t>(flags), data_or_null<scalar_t>(gw), data_or_null<scalar_t>(gb),
         data_or_null<scalar_t>(gd)};
     const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
     if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
-      detail::scatter_cpu<scalar_t>(grad, positions.size(0), pixels, CoverageBackwardCpu<scalar_t>{kernel},
+      detail::scatter_cpu<scalar_t>(grad, positions.size(0), pixels, CoverageBackwardCpu<scalar_t>{kernel, longest},
                                     12 * list.numel());
       return;
     }
-    const Workers workers = make_workers(positions, pixels, longest);
-    launch_scatter<scalar_t>(
-        grad, 1, workers.count, scatter,
-        CoverageBackwardWorkers<scalar_t>{kernel, static_cast<uint8_t*>(workers.memory.mutable_data_ptr()),
-                                          workers.count, pixels});
+    for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
+      const int64_t per_worker = 3 * list.numel() / workers.workers + 1;  // additions to one corner, at most
+      scatter_without_buffers<scalar_t>(grad, workers.workers, scatter,
+                                        CoverageBackwardWorkers<scalar_t>{kernel, workers}, per_worker);
+    });
   });
   return grad;
 }

@@ -50,7 +50,6 @@ struct CoverageLists {
   const TriangleRecord* records;  // [B, T]
   const int64_t* offsets;         // [B H W + 1]
   const int32_t* triangles;       // [N] triangles of each pixel, ascending
-  int64_t capacity;               // the longest list
   bool merge;                     // pixels inside of a smooth surface are point samples
 
   struct PixelPlace {
@@ -293,7 +292,8 @@ struct CoverageBackward {
     const Candidate* const candidates = scratch.candidates;
     const auto at = lists.place(p);
     int count = lists.collect(p, at, scratch.candidates);
-    const bool whole = (count == 1 && candidates[0].sides == 0) || (merged != nullptr && merged[begin] != 0);
+    const bool whole =
+        (count == 1 && candidates[0].sides == 0) || (merged != nullptr && count == 1 && merged[begin] != 0);
     const bool apart = !whole && count > 1 && lists.keep_smooth_surface(at, scratch.candidates, &count) >= 0;
     const PixelCandidates pixel = {candidates, count, apart, lists.square(at)};
     const double inverse_area = 1 / pixel.square.area();
@@ -410,33 +410,42 @@ struct CoverageBackward {
 };
 
 // Workers with a scratch each take every `workers`-th pixel: neighbouring threads of the GPU, neighbouring pixels.
+// Pixels whose lists are longer than `shortest` and no longer than the capacity of the scratch are theirs.
+struct CoverageWorkers {
+  uint8_t* scratch;  // [workers, bytes]
+  int64_t workers, pixels, shortest, capacity;
+
+  template <class Body>
+  DR_HD void run(int64_t begin, int64_t end, const int64_t* offsets, const Body& body) const {
+    for (int64_t worker = begin; worker < end; ++worker) {
+      const CoverageScratch own = CoverageScratch::at(scratch + worker * CoverageScratch::bytes(capacity), capacity);
+      for (int64_t p = worker; p < pixels; p += workers) {
+        const int64_t length = offsets[p + 1] - offsets[p];
+        if (length > shortest && length <= capacity) body(p, own);
+      }
+    }
+  }
+};
+
 template <class scalar_t>
 struct CoverageForwardWorkers {
   CoverageForward<scalar_t> kernel;
-  uint8_t* scratch;  // [workers, bytes]
-  int64_t workers, pixels;
+  CoverageWorkers workers;
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      const int64_t capacity = kernel.lists.capacity;
-      const CoverageScratch own = CoverageScratch::at(scratch + worker * CoverageScratch::bytes(capacity), capacity);
-      for (int64_t p = worker; p < pixels; p += workers) kernel.pixel(p, own);
-    }
+    workers.run(begin, end, kernel.lists.offsets,
+                [&](int64_t p, const CoverageScratch& scratch) { kernel.pixel(p, scratch); });
   }
 };
 
 template <class scalar_t>
 struct CoverageBackwardWorkers {
   CoverageBackward<scalar_t> kernel;
-  uint8_t* scratch;  // [workers, bytes]
-  int64_t workers, pixels;
+  CoverageWorkers workers;
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      const int64_t capacity = kernel.lists.capacity;
-      const CoverageScratch own = CoverageScratch::at(scratch + worker * CoverageScratch::bytes(capacity), capacity);
-      for (int64_t p = worker; p < pixels; p += workers) kernel.pixel(p, own, sink);
-    }
+    workers.run(begin, end, kernel.lists.offsets,
+                [&](int64_t p, const CoverageScratch& scratch) { kernel.pixel(p, scratch, sink); });
   }
 };
 

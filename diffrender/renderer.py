@@ -5,6 +5,11 @@
     channels       = interpolate(attributes, fragments)    colors, depth, normals, positions at the pixel centres
     picture        = antialias(channels over background)   coverage at silhouettes, and their gradient
 
+or, with edges="coverage", exact areas instead of samples:
+
+    fragments      = coverage(clip_positions, triangles)   every triangle of every pixel, with its area
+    picture        = composite(interpolate(attributes, fragments) over background)
+
 Plain composition of the stages: whatever gradient they have reaches vertices, colors and camera. Visibility gradients
 (moving silhouettes) come from the edge op alone, so from the outputs that pass through it: `smooth` says which.
 """
@@ -23,6 +28,7 @@ from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.normals import safe_normalize
 from diffrender.geometry.packing import pack_meshes
 from diffrender.ops.antialias import antialias
+from diffrender.ops.coverage import Coverage, composite, coverage
 from diffrender.ops.interpolate import interpolate
 from diffrender.ops.rasterize import Fragments, rasterize
 
@@ -64,7 +70,8 @@ class Renderer:
     Args:
         resolution: (height, width), that of the cameras.
         edges: "pairs" blends across silhouettes (`diffrender.antialias`), which is what gives them a gradient; None
-            leaves point samples, whose gradient knows nothing of moving silhouettes.
+            leaves point samples, whose gradient knows nothing of moving silhouettes. "coverage" averages over the area
+            of each pixel, exactly, and so is its gradient (`diffrender.coverage`); it costs several times as much.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C). It is put behind
             the picture before the edges are blended, so that silhouettes see the true contrast.
         outputs: which of color, alpha, mask, depth, normal, position and triangle_id to make.
@@ -94,8 +101,8 @@ class Renderer:
         cull: str | None = None,
     ):
         self.height, self.width = _checks.check_resolution("Renderer", resolution)
-        if edges not in ("pairs", None):
-            _checks.fail(ValueError, "Renderer", "edges", 'be "pairs" or None', repr(edges))
+        if edges not in ("pairs", "coverage", None):
+            _checks.fail(ValueError, "Renderer", "edges", 'be "pairs", "coverage" or None', repr(edges))
         for argument, names, known in (("outputs", outputs, _OUTPUTS), ("smooth", smooth, _SMOOTHABLE)):
             for name in (names,) if isinstance(names, str) else names:
                 if name not in known:
@@ -134,12 +141,14 @@ class Renderer:
         )
         mask = (fragments.triangle_id >= 0).unsqueeze(-1)
 
-        images = self._point_samples(scene, fragments, mask)
-        if "color" in images:
-            behind = self.background if background is None else background
-            if behind is not None:
-                images["color"] = torch.where(mask, images["color"], self._background_image(behind, images["color"]))
-        if self.edges is not None:
+        behind = self.background if background is None else background
+        averaged = [name for name in self.outputs if name in self.smooth] if self.edges == "coverage" else []
+        images = self._surface(scene, fragments, mask, [name for name in self.outputs if name not in averaged])
+        if "color" in images and behind is not None:
+            images["color"] = torch.where(mask, images["color"], self._background_image(behind, images["color"]))
+        if averaged:
+            images.update(self._area_averages(scene, averaged, behind))
+        if self.edges == "pairs":
             self._blend_edges(images, fragments, scene)
 
         result = RenderResult(fragments=fragments, **images)
@@ -152,25 +161,43 @@ class Renderer:
                 result.triangle_id = torch.where(mask[..., 0], own, -1)
         return result
 
-    def _point_samples(self, scene: _Scene, fragments: Fragments, mask: Tensor) -> dict[str, Tensor]:
-        """The float outputs at the pixel centres, zero on background."""
+    def _surface(
+        self, scene: _Scene, fragments: Fragments | Coverage, mask: Tensor, names: list[str]
+    ) -> dict[str, Tensor]:
+        """Float outputs of the surface at each fragment: at pixel centres, zero on background, or of a list."""
         mesh = scene.mesh
         images = {}
-        if "color" in self.outputs:
+        if "color" in names:
             white = mask.to(mesh.dtype).expand(*mask.shape[:-1], 3)
             images["color"] = white if mesh.colors is None else interpolate(mesh.colors, mesh.triangles, fragments)
-        if "alpha" in self.outputs:
+        if "alpha" in names:
             images["alpha"] = mask.to(mesh.dtype)
-        if "depth" in self.outputs:
+        if "depth" in names:
             # Not from z/w, which loses its digits far away. Clip-space w is 1 without perspective, and the distance
             # from the eye for a fisheye lens.
             images["depth"] = interpolate(scene.depth.unsqueeze(-1), mesh.triangles, fragments)
-        if "normal" in self.outputs:
+        if "normal" in names:
             normals = mesh.vertex_normals() if mesh.normals is None else mesh.normals
             triangles = mesh.triangles if mesh.normal_triangles is None else mesh.normal_triangles
             images["normal"] = safe_normalize(interpolate(normals, triangles, fragments))
-        if "position" in self.outputs:
+        if "position" in names:
             images["position"] = interpolate(mesh.vertices, mesh.triangles, fragments)
+        return images
+
+    def _area_averages(
+        self, scene: _Scene, names: list[str], behind: Tensor | float | tuple[float, ...] | list[float] | None
+    ) -> dict[str, Tensor]:
+        """Outputs averaged over what each pixel shows, zero on background; one list of fragments for all."""
+        size = (self.height, self.width)
+        areas = coverage(scene.clip_positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull)
+        everywhere = torch.ones(1, 1, len(areas.weight), 1, dtype=torch.bool, device=areas.weight.device)
+        rows = self._surface(scene, areas, everywhere, names)
+        stack = torch.cat([rows[name] for name in names] + [everywhere.to(areas.weight)], -1)
+        pictures = composite(stack, areas).split([rows[name].shape[-1] for name in names] + [1], -1)
+        images = dict(zip(names, pictures, strict=False))
+        if "color" in images and behind is not None:
+            color = images["color"]
+            images["color"] = color + (1 - pictures[-1]) * self._background_image(behind, color)
         return images
 
     def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene) -> None:
