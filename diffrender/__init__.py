@@ -9,7 +9,7 @@ from ._checks import set_checks  # noqa: E402
 from .camera import Camera  # noqa: E402
 from .color import linear_to_srgb, srgb_to_linear, tonemap  # noqa: E402
 from .geometry import Mesh  # noqa: E402
-from .io import load_mesh, save_image, save_mesh  # noqa: E402
+from .io import load_image, load_mesh, save_image, save_mesh  # noqa: E402
 from .lights import (  # noqa: E402
     AmbientLight,
     DirectionalLight,
@@ -68,6 +68,7 @@ __all__ = [
     "io",
     "irradiance_sh",
     "linear_to_srgb",
+    "load_image",
     "load_mesh",
     "losses",
     "metrics",

@@ -134,7 +134,7 @@ class Renderer:
         Raises:
             ValueError: if the camera has another resolution, or the batch sizes differ.
         """
-        scene = _place_many(mesh, camera) if isinstance(mesh, (list, tuple)) else _place(mesh, camera)
+        scene = _place(mesh, camera) if isinstance(mesh, Mesh) else _place_many(mesh, camera)
         self._check_inputs(scene, camera)
         fragments = rasterize(
             scene.clip_positions, scene.mesh.triangles, (self.height, self.width), ranges=scene.ranges, cull=self.cull

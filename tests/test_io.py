@@ -361,7 +361,7 @@ def test_save_image_says_what_is_wrong(tmp_path, image, options, error, message)
     with pytest.raises(error, match=message):
         dr.save_image(tmp_path / "a.png", image, **options)
     with pytest.raises(ValueError, match="save_image: path must end in one of"):
-        dr.save_image(tmp_path / "a.exr", torch.zeros(2, 2, 3))
+        dr.save_image(tmp_path / "a.psd", torch.zeros(2, 2, 3))
 
 
 # Videos ---------------------------------------------------------------------------------------------------------------
@@ -404,7 +404,12 @@ def test_importing_diffrender_loads_no_optional_package():
 @pytest.mark.parametrize(
     ("module", "extra", "action"),
     [
-        ("trimesh", "io", lambda folder: dr.save_mesh(folder / "a.glb", geometry.cube())),
+        (
+            "trimesh",
+            "io",
+            lambda folder: (dr.save_mesh(folder / "a.ply", geometry.cube()), dr.load_mesh(folder / "a.ply")),
+        ),
+        ("OpenEXR", "exr", lambda folder: dr.save_image(folder / "a.exr", torch.zeros(2, 2, 3))),
         ("imageio.v3", "io", lambda folder: dr.save_image(folder / "a.png", torch.zeros(2, 2, 3))),
         (
             "scipy.spatial",

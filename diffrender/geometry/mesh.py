@@ -31,6 +31,7 @@ class Mesh:
         material: what the surface is made of: one for all triangles, or a list of them chosen by `material_ids`. The
             mesh only carries it.
         material_ids: (T,) integer places in the list of materials, kept as int32; default: 0 for all triangles.
+        offset: (3,) float64, what to add to the vertices for their places in the file, where `load_mesh` moved them.
 
     Raises:
         TypeError: on a wrong dtype.
@@ -54,6 +55,7 @@ class Mesh:
         colors: Tensor | None = None,
         material: Any = None,
         material_ids: Tensor | None = None,
+        offset: Tensor | None = None,
     ):
         self.vertices = _check_floats("vertices", vertices, 3, like=vertices)
         self.triangles = _check_triangles("triangles", triangles, None, "vertices", vertices)
@@ -68,6 +70,7 @@ class Mesh:
         self.normal_triangles = self._attribute_triangles("normal", self.normals, normal_triangles)
         self.material = material
         self.material_ids = _check_material_ids(material_ids, material, self.triangles)
+        self.offset = offset
         self._cache: dict[str, Any] = {}
 
     @property
@@ -117,7 +120,9 @@ class Mesh:
         """Moves and converts like `Tensor.to`: `.to("cuda")`, `.to(torch.float64)`; index tensors keep their type."""
         moved: dict[str, Any] = {}
         for name, tensor in self._fields().items():
-            if name == "material":
+            if name == "offset":
+                moved[name] = tensor
+            elif name == "material":
                 moved[name] = _move_materials(tensor, *arguments, **options)
             elif tensor is not None and not tensor.is_floating_point():
                 device = torch.empty(0, dtype=self.dtype, device=self.device).to(*arguments, **options).device
@@ -206,6 +211,7 @@ class Mesh:
             "colors": self.colors,
             "material": self.material,
             "material_ids": self.material_ids,
+            "offset": self.offset,
         }
 
     def __repr__(self) -> str:

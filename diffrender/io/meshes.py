@@ -1,10 +1,11 @@
 """Loading and saving meshes.
 
-OBJ and the PLY writer are our own (they keep order, index tables and digits); the other formats go through trimesh with
-its processing switched off. Materials and textures are not read or written here.
+OBJ, glTF and the PLY writer are our own (they keep order, index tables, digits, materials and colors); the other
+formats go through trimesh with its processing switched off.
 """
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor
 from diffrender._extras import require
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.transforms import transform_points
+from diffrender.io.gltf import read_gltf
+from diffrender.io.gltf_writer import one_index_table, write_glb
 from diffrender.io.obj import read_obj, write_obj
 
 _LOADABLE = (".obj", ".ply", ".glb", ".gltf", ".stl", ".off")
@@ -22,26 +25,36 @@ _SAVABLE = (".obj", ".ply", ".glb")
 
 
 def load_mesh(
-    path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    path: str | os.PathLike[str],
+    *,
+    recenter: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
 ) -> Mesh:
-    """Loads a triangle mesh; polygons are cut into triangles of the same area.
+    """Loads a triangle mesh with its materials; polygons are cut into triangles of the same area.
 
     Args:
         path: .obj, .ply, .glb, .gltf, .stl or .off file.
+        recenter: move the middle of the vertices' bounds to the origin before digits are lost, and keep where it was in
+            `mesh.offset`: for coordinates of maps, which are large compared with the size of the mesh.
         dtype: float32, or float64 to keep all digits of large coordinates.
         device: where the tensors shall lie; default: the CPU.
 
     Returns:
         For OBJ: vertices in the order of the `v` lines, duplicates and unused ones included, triangles in the order of
-        the `f` lines, texcoords and normals with their own index tables, per-vertex colors where every `v` has them.
-        For the others: one vertex table with texcoords and colors where every part has them; all instances of a scene,
-        moved to their places, are joined. Texcoords count from the top left (files that count from the bottom are
-        turned over); colors are taken as the file holds them, without decoding.
+        the `f` lines, texcoords and normals with their own index tables, per-vertex colors where every `v` has them,
+        and the materials of the MTL file.
+        For glTF: all instances of the scene, moved to their places and joined, with texcoords, normals (flat ones where
+        the file has none), linear colors and materials; attributes that only some parts have are filled in.
+        For the others: one vertex table with texcoords and colors where every part has them.
+        Texcoords count from the top left (files that count from the bottom are turned over); colors are taken as the
+        file holds them, without decoding. `mesh.material` is one `Material`, or a list that `mesh.material_ids` chooses
+        from.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: on an unknown suffix, a file that is not what its suffix says, or one without triangles.
-        ImportError: for formats other than OBJ without the extra `io`.
+        ImportError: for PLY, STL, OFF and for pictures without the extra `io`.
 
     Example:
         >>> import tempfile, diffrender.geometry as geometry
@@ -55,7 +68,18 @@ def load_mesh(
         raise ValueError(f"load_mesh: path must end in one of {', '.join(_LOADABLE)}, got {str(path)!r}.")
     if not Path(path).is_file():
         raise FileNotFoundError(f"load_mesh: path must name a file, got {str(path)!r}, which does not exist.")
-    mesh = read_obj(path, dtype=dtype) if suffix == ".obj" else _read_with_trimesh(path, dtype)
+    if suffix in (".gltf", ".glb"):
+        mesh = read_gltf(path, dtype=dtype)
+    else:
+        mesh = read_obj(path, dtype=dtype) if suffix == ".obj" else _read_with_trimesh(path)
+    if recenter:
+        low, high = mesh.vertices.aminmax(dim=0)
+        offset = (low + high) / 2
+        mesh = mesh.replace(vertices=mesh.vertices - offset, offset=offset)
+    _warn_of_lost_digits(path, mesh, dtype)
+    floats = ("vertices", "texcoords", "normals", "colors")
+    present = {name: getattr(mesh, name) for name in floats if getattr(mesh, name) is not None}
+    mesh = mesh.replace(**{name: tensor.to(dtype) for name, tensor in present.items()})
     return mesh if device is None else mesh.to(device)
 
 
@@ -63,12 +87,13 @@ def save_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
     """Saves one mesh; the suffix of `path` chooses the format.
 
     Args:
-        path: .obj (own index tables, all digits), .ply (binary, colors as bytes) or .glb file.
+        path: .obj (own index tables, all digits; materials in an .mtl file, pictures in PNG files beside it), .ply
+            (binary, colors as bytes, no materials) or .glb (all in one file, float32).
         mesh: vertices (V, 3). PLY and GLB know one index table only: there, vertices are repeated along texcoord seams.
 
     Raises:
-        ValueError: on another suffix, or a batch of shapes.
-        ImportError: for GLB without the extra `io`.
+        ValueError: on another suffix, a batch of shapes, or materials that the format cannot hold.
+        ImportError: for materials with pictures, without the extra `io`.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in _SAVABLE:
@@ -78,19 +103,35 @@ def save_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
             f"save_mesh: mesh must hold one shape (V, 3), got {tuple(mesh.vertices.shape)}. Save the items one by one."
         )
     mesh = mesh.detach().to("cpu")
+    if mesh.offset is not None:  # where the vertices were before `load_mesh(recenter=True)`
+        floats = {name: getattr(mesh, name) for name in ("texcoords", "normals", "colors")}
+        floats = {name: tensor.double() for name, tensor in floats.items() if tensor is not None}
+        mesh = mesh.replace(vertices=mesh.vertices.double() + mesh.offset, offset=None, **floats)
     if suffix == ".obj":
         write_obj(path, mesh)
     elif suffix == ".ply":
-        _write_ply(path, _with_one_index_table(mesh))
+        _write_ply(path, one_index_table(mesh))
     else:
-        _write_glb(path, _with_one_index_table(mesh))
+        write_glb(path, mesh)
 
 
-def _read_with_trimesh(path: str | os.PathLike[str], dtype: torch.dtype) -> Mesh:
+def _warn_of_lost_digits(path: str | os.PathLike[str], mesh: Mesh, dtype: torch.dtype) -> None:
+    low, high = mesh.vertices.aminmax(dim=0)
+    largest, extent = float(mesh.vertices.abs().max()), float((high - low).max())
+    step = largest * torch.finfo(dtype).eps
+    if 0 < extent < float("inf") and step > 1e-4 * extent:
+        warnings.warn(
+            f"load_mesh: {path}: coordinates up to {largest:.2g} lose {step / extent:.0%} of the mesh's extent of "
+            f"{extent:.2g} in {dtype}. Pass recenter=True or dtype=torch.float64.",
+            stacklevel=3,
+        )
+
+
+def _read_with_trimesh(path: str | os.PathLike[str]) -> Mesh:
     trimesh = require("trimesh", "io", used_by=f"load_mesh of {Path(path).suffix}")
     try:
         scene = trimesh.load_scene(os.fspath(path), process=False, maintain_order=True)
-        parts = [_part(scene, trimesh, node, dtype) for node in scene.graph.nodes_geometry]
+        parts = [_part(scene, trimesh, node) for node in scene.graph.nodes_geometry]
     except ImportError:
         raise
     # trimesh's readers raise whatever their parsing ran into: there is no common base class to name.
@@ -105,7 +146,7 @@ def _read_with_trimesh(path: str | os.PathLike[str], dtype: torch.dtype) -> Mesh
     return _join(parts)
 
 
-def _part(scene: Any, trimesh: Any, node: str, dtype: torch.dtype) -> Mesh | None:
+def _part(scene: Any, trimesh: Any, node: str) -> Mesh | None:
     """One placed instance of a scene's geometry; None for points and paths."""
     world_from_node, name = scene.graph[node]
     geometry = scene.geometry[name]
@@ -119,23 +160,23 @@ def _part(scene: Any, trimesh: Any, node: str, dtype: torch.dtype) -> Mesh | Non
     texcoords = colors = None
     texcoord_array = getattr(geometry.visual, "uv", None)
     if texcoord_array is not None and len(texcoord_array) == len(vertices):
-        u, v = torch.tensor(np.asarray(texcoord_array), dtype=dtype).unbind(-1)
+        u, v = torch.tensor(np.asarray(texcoord_array), dtype=torch.float64).unbind(-1)
         texcoords = torch.stack([u, 1 - v], -1)  # trimesh counts v from the bottom in every format
     if "_ply_raw" in geometry.metadata:
-        colors = _ply_colors(geometry.metadata["_ply_raw"]["vertex"]["data"], dtype)
+        colors = _ply_colors(geometry.metadata["_ply_raw"]["vertex"]["data"])
     elif geometry.visual.kind == "vertex":
-        colors = torch.tensor(np.asarray(geometry.visual.vertex_colors)[:, :3] / 255, dtype=dtype)
-    return Mesh(vertices.to(dtype), triangles, texcoords=texcoords, colors=colors)
+        colors = torch.tensor(np.asarray(geometry.visual.vertex_colors)[:, :3] / 255, dtype=torch.float64)
+    return Mesh(vertices, triangles, texcoords=texcoords, colors=colors)
 
 
-def _ply_colors(vertex_data: Any, dtype: torch.dtype) -> Tensor | None:
+def _ply_colors(vertex_data: Any) -> Tensor | None:
     """The colors of a PLY file as stored: trimesh rounds floats to bytes and drops colors beside texcoords."""
     names = vertex_data.keys() if isinstance(vertex_data, dict) else vertex_data.dtype.names
     if not {"red", "green", "blue"} <= set(names):
         return None
     channels = [np.asarray(vertex_data[name]).reshape(-1) for name in ("red", "green", "blue")]
     scaled = [c / np.iinfo(c.dtype).max if c.dtype.kind in "iu" else c for c in channels]
-    return torch.tensor(np.stack(scaled, -1), dtype=dtype)
+    return torch.tensor(np.stack(scaled, -1), dtype=torch.float64)
 
 
 def _join(parts: list[Mesh]) -> Mesh:
@@ -151,25 +192,6 @@ def _join(parts: list[Mesh]) -> Mesh:
     triangles = torch.cat([part.triangles + offset for part, offset in zip(parts, offsets, strict=True)])
     return Mesh(
         torch.cat([part.vertices for part in parts]), triangles, texcoords=joined("texcoords"), colors=joined("colors")
-    )
-
-
-def _with_one_index_table(mesh: Mesh) -> Mesh:
-    """The same surface with one row per used combination of indices; unchanged where the tables agree."""
-    tables = [mesh.triangles, mesh.texcoord_triangles, mesh.normal_triangles]
-    if all(table is None or torch.equal(table, mesh.triangles) for table in tables):
-        rows = [mesh.vertices.shape[0] == len(a) for a in (mesh.texcoords, mesh.normals) if a is not None]
-        if all(rows):
-            return mesh
-    corners = torch.stack([table.reshape(-1) for table in tables if table is not None], -1)
-    combinations, triangles = torch.unique(corners, dim=0, return_inverse=True)
-    columns = iter(combinations.long().unbind(-1))
-    vertex_index = next(columns)
-    texcoords = None if mesh.texcoords is None else mesh.texcoords[next(columns)]
-    normals = None if mesh.normals is None else mesh.normals[next(columns)]
-    colors = None if mesh.colors is None else mesh.colors[vertex_index]
-    return Mesh(
-        mesh.vertices[vertex_index], triangles.reshape(-1, 3), texcoords=texcoords, normals=normals, colors=colors
     )
 
 
@@ -199,27 +221,3 @@ def _write_ply(path: str | os.PathLike[str], mesh: Mesh) -> None:
         file.write(("\n".join(header) + "\n").encode("ascii"))
         file.write(vertex_rows.tobytes())
         file.write(face_rows.tobytes())
-
-
-def _write_glb(path: str | os.PathLike[str], mesh: Mesh) -> None:
-    trimesh = require("trimesh", "io", used_by="save_mesh of .glb")
-    visual = None
-    if mesh.texcoords is not None:
-        u, v = mesh.texcoords.unbind(-1)
-        visual = trimesh.visual.TextureVisuals(uv=torch.stack([u, 1 - v], -1).numpy())
-    colors = (
-        None
-        if mesh.colors is None or visual is not None
-        else (mesh.colors[:, :3].clamp(0, 1) * 255).round().byte().numpy()
-    )
-    normals = mesh.normals if mesh.normals is not None else mesh.vertex_normals()
-    part = trimesh.Trimesh(
-        mesh.vertices.numpy(),
-        mesh.triangles.numpy(),
-        vertex_normals=normals.numpy(),
-        vertex_colors=colors,
-        visual=visual,
-        process=False,
-    )
-    content = part.export(file_type="glb", include_normals=True)
-    Path(path).write_bytes(content)

@@ -1,28 +1,34 @@
-"""Wavefront OBJ geometry, read and written here because order and index tables matter.
+"""Wavefront OBJ, read and written here because order and index tables matter.
 
 Readers that build one index table merge, split or reorder vertices; the common Python reader resolves negative indices
 from the end of the file and fans concave polygons. Here row i of `vertices` is the i-th `v` line, triangles follow the
 `f` lines, and texcoords and normals keep their own index tables.
 
-Not handled: materials, groups, free-form surfaces (`curv`, `surf`); lines and points (`l`, `p`) are skipped.
+Materials (`mtllib`, `usemtl`) are in `mtl.py`: `usemtl` becomes a material number per triangle.
+
+Not handled: groups, free-form surfaces (`curv`, `surf`); lines and points (`l`, `p`) are skipped.
 """
 
 import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from diffrender.geometry.mesh import Mesh
+from diffrender.io.mtl import read_mtl, write_mtl
 from diffrender.io.polygons import triangulate_polygons
+from diffrender.materials import Material
 
 _NONE = -1  # marks a face corner without texcoord or normal
 
 
 def read_obj(path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> Mesh:
-    """Reads an OBJ file: see `load_mesh` for the meaning of the result.
+    """Reads an OBJ file as float64: see `load_mesh` for the meaning of the result. `dtype` is that of the materials.
 
     Raises:
         ValueError: naming the file and, where there is one, the line.
@@ -34,9 +40,16 @@ def read_obj(path: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32
 
 
 def write_obj(path: str | os.PathLike[str], mesh: Mesh) -> None:
-    """Writes vertices (with colors, where present), texcoords, normals and triangles, with all digits of the dtype."""
+    """Writes vertices (with colors, where present), texcoords, normals and triangles, with all digits of the dtype.
+
+    Materials go into an MTL file of the same name, their pictures into PNG files beside it.
+    """
     vertices = mesh.vertices if mesh.colors is None else torch.cat([mesh.vertices, mesh.colors], -1)
     lines = ["# written by diffrender"]
+    material_file = Path(path).with_suffix(".mtl")
+    names = write_mtl(material_file, mesh) if mesh.material is not None else []
+    if names:
+        lines.append(f"mtllib {material_file.name}")
     lines += _rows("v", vertices)
     corner_tables = [mesh.triangles + 1]
     corner_format = "%d"
@@ -51,7 +64,14 @@ def write_obj(path: str | os.PathLike[str], mesh: Mesh) -> None:
         corner_format += "/%d" if len(corner_tables) == 3 else "//%d"
     face_format = f"f {corner_format} {corner_format} {corner_format}"
     corners = torch.stack(corner_tables, -1).reshape(mesh.triangle_count, -1)
-    lines += [face_format % tuple(row) for row in corners.tolist()]
+    faces = [face_format % tuple(row) for row in corners.tolist()]
+    ids = [0] * len(faces) if mesh.material_ids is None else mesh.material_ids.tolist()
+    current = None
+    for material, face in zip(ids, faces, strict=True):
+        if names and material != current:
+            lines.append(f"usemtl {names[material]}")
+            current = material
+        lines.append(face)
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 
@@ -85,6 +105,10 @@ class _ObjLines:
         self.face_sizes: list[int] = []
         self.face_lines: list[int] = []
         self.corners: list[tuple[int, int, int]] = []  # (vertex, texcoord, normal) of each face corner
+        self.material_files: list[tuple[int, str]] = []  # (line, name)
+        self.material_names: list[str | None] = []  # in the order of their first use
+        self.face_materials: list[int] = []  # place in material_names of each face
+        self.material = 0
 
     def add(self, number: int, words: list[str]) -> None:
         keyword = words[0]
@@ -93,9 +117,19 @@ class _ObjLines:
         elif keyword == "f":
             if len(words) < 4:
                 raise self._error(number, "a face must have at least 3 corners", " ".join(words))
+            if not self.material_names:
+                self.material_names.append(None)  # faces before any usemtl
+            self.face_materials.append(self.material)
             self.face_sizes.append(len(words) - 1)
             self.face_lines.append(number)
             self.corners.extend(self._corner(number, word) for word in words[1:])
+        elif keyword == "usemtl":
+            name = " ".join(words[1:])
+            if name not in self.material_names:
+                self.material_names.append(name)
+            self.material = self.material_names.index(name)
+        elif keyword == "mtllib":
+            self.material_files.append((number, " ".join(words[1:])))
 
     def to_mesh(self, dtype: torch.dtype) -> Mesh:
         if not self.rows["v"]:
@@ -115,12 +149,37 @@ class _ObjLines:
         fields |= self._normals(normal_triangles)
 
         def to_tensor(array: np.ndarray | None) -> Tensor | None:
-            if array is None:
-                return None
-            return torch.from_numpy(array) if array.dtype.kind == "i" else torch.from_numpy(array).to(dtype)
+            return None if array is None else torch.from_numpy(array)
 
-        vertices = torch.from_numpy(positions).to(dtype)
-        return Mesh(vertices, torch.from_numpy(triangles), **{name: to_tensor(a) for name, a in fields.items()})
+        vertices = torch.from_numpy(positions)
+        materials = self._materials(np.repeat(self.face_materials, np.maximum(sizes - 2, 0)), dtype)
+        tensors = {name: to_tensor(array) for name, array in fields.items()}
+        return Mesh(vertices, torch.from_numpy(triangles), **tensors, **materials)
+
+    def _materials(self, of_triangle: np.ndarray, dtype: torch.dtype) -> dict[str, Any]:
+        """`material` and `material_ids` of the mesh; nothing for a file without material files."""
+        library: dict[str, Material] = {}
+        for number, name in self.material_files:
+            folder = Path(self.path).parent
+            # One line may name several files, and a file's name may contain spaces.
+            files = [name] if (folder / name).is_file() else name.split()
+            for file in files:
+                if (folder / file).is_file():
+                    library |= read_mtl(folder / file, dtype=dtype)
+                else:
+                    missing = f"line {number}: mtllib names {file!r}, which does not exist"
+                    warnings.warn(f"load_mesh: {self.path}, {missing}.", stacklevel=6)
+        if not library:
+            return {}
+        unknown = [name for name in self.material_names if name is not None and name not in library]
+        if unknown:
+            warnings.warn(f"load_mesh: {self.path}: no file defines the material {unknown[0]!r}.", stacklevel=6)
+        used, ids = np.unique(of_triangle, return_inverse=True)
+        names = [self.material_names[k] for k in used]
+        materials = [library[name] if name in library else Material(double_sided=True).to(dtype) for name in names]
+        if len(materials) == 1:
+            return {"material": materials[0]}
+        return {"material": materials, "material_ids": torch.from_numpy(ids.reshape(-1))}
 
     def _texcoords(self, triangles: np.ndarray) -> dict[str, np.ndarray | None]:
         missing = (triangles == _NONE).any(-1)
