@@ -55,13 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for pattern in options.patterns:
                 records += measure_cell(size, channels, pattern, options.lookups, options.threads, options.repeat)
                 print(records[-1]["label"], "done", file=sys.stderr, flush=True)
-    text = markdown(records)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(json.dumps(records, indent=1) + "\n")
-    if options.markdown is not None:
-        options.markdown.write_text(text + "\n")
+                write(records, options.json, options.markdown)
+    print(markdown(records))
     return 0
+
+
+def write(records: list[dict], json_path: Path | None, markdown_path: Path | None) -> None:
+    """After every cell: a run that is stopped keeps what it has."""
+    if json_path is not None:
+        json_path.write_text(json.dumps(records, indent=1) + "\n")
+    if markdown_path is not None:
+        markdown_path.write_text(markdown(records) + "\n")
 
 
 def measure_cell(

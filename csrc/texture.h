@@ -122,8 +122,9 @@ struct TextureSampler {
     while (begin < end) {
       const int64_t item = begin / per_item, stop = (item + 1) * per_item, last = end < stop ? end : stop;
       for (; begin < last; begin += kTextureBlock) {
-        const int64_t left = last - begin;
-        body(begin, left < kTextureBlock ? static_cast<int>(left) : kTextureBlock, item);
+        // On the GPU this is the constant 1, which turns the arrays of a block into registers.
+        const bool whole = kTextureBlock == 1 || last - begin >= kTextureBlock;
+        body(begin, whole ? kTextureBlock : static_cast<int>(last - begin), item);
       }
       begin = last;
     }

@@ -99,8 +99,13 @@ struct TextureNearest {
   scalar_t* values;  // [B, H, W, C]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
+    using Sampler = TextureSampler<scalar_t, Mapping, false>;
     const int channels = sampler.levels.channels;
-    sampler.for_each_footprint(begin, end, [&](int64_t, int64_t first, int n, const auto&, const auto& taps, int) {
+    Sampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
+      typename Sampler::Block block;
+      typename Sampler::Taps taps;
+      sampler.locate(first, n, &block);
+      sampler.find_nearest(item, block, n, &taps);
       for (int i = 0; i < n; ++i) {
         const int32_t tap = taps.tap[0][i];
         const scalar_t* const texel = taps.texels[i] + static_cast<int64_t>(tap < 0 ? 0 : tap) * channels;

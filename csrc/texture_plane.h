@@ -190,22 +190,23 @@ struct PlaneMapping {
         out[2 * i + 1] = valid[i] < 0 ? scalar_t(0) : grad_v[i];
       }
     }
-    if constexpr (!kMips) return;
-    for (int i = 0; grad_bias != nullptr && i < n; ++i) {
-      grad_bias[first + i] = valid[i] < 0 ? scalar_t(0) : grad_level[i];
-    }
-    const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
-    for (int i = 0; grad_derivatives != nullptr && i < n; ++i) {
-      scalar_t grad_j[4] = {0, 0, 0, 0};
-      if (valid[i] >= 0) {
-        footprint(first + i, levels, taps)
-            .backward(taps, grad_level[i], grad_axis_u[i] / width, grad_axis_v[i] / height, grad_j);
+    if constexpr (kMips) {
+      for (int i = 0; grad_bias != nullptr && i < n; ++i) {
+        grad_bias[first + i] = valid[i] < 0 ? scalar_t(0) : grad_level[i];
       }
-      scalar_t* const out = grad_derivatives + 4 * (first + i);
-      out[0] = grad_j[0] * width;
-      out[1] = grad_j[1] * width;
-      out[2] = grad_j[2] * height;
-      out[3] = grad_j[3] * height;
+      const scalar_t width = static_cast<scalar_t>(levels.width), height = static_cast<scalar_t>(levels.height);
+      for (int i = 0; grad_derivatives != nullptr && i < n; ++i) {
+        scalar_t grad_j[4] = {0, 0, 0, 0};
+        if (valid[i] >= 0) {
+          footprint(first + i, levels, taps)
+              .backward(taps, grad_level[i], grad_axis_u[i] / width, grad_axis_v[i] / height, grad_j);
+        }
+        scalar_t* const out = grad_derivatives + 4 * (first + i);
+        out[0] = grad_j[0] * width;
+        out[1] = grad_j[1] * width;
+        out[2] = grad_j[2] * height;
+        out[3] = grad_j[3] * height;
+      }
     }
   }
 };

@@ -10,7 +10,6 @@ namespace diffrender {
 namespace {
 
 using FourFloats = float __attribute__((vector_size(16), aligned(4), may_alias));
-using FourInts = int32_t __attribute__((vector_size(16), may_alias));
 
 // Vectors are passed around by inlining: there is no calling convention for them.
 #define DR_INLINE inline __attribute__((always_inline))
@@ -27,14 +26,14 @@ struct MixedSquare {
     const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
     left = low_left + y * (high_left - low_left);
     if constexpr (kChannels == 2) {
-      right = __builtin_shuffle(left, FourInts{2, 3, 2, 3});
+      right = shuffle_lanes<2, 3, 2, 3>(left, left);
       return;
     }
     // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
     constexpr int kRight = kChannels == 4 ? 4 : 2;
     const FourFloats low_right = load_lanes<FourFloats>(low + kRight);
     right = low_right + y * (load_lanes<FourFloats>(high + kRight) - low_right);
-    if constexpr (kChannels == 3) right = __builtin_shuffle(right, FourInts{1, 2, 3, 3});
+    if constexpr (kChannels == 3) right = shuffle_lanes<1, 2, 3, 3>(right, right);
   }
 };
 
@@ -53,8 +52,8 @@ struct MixedSquare<1> {
     const Pairs first = {pair(0), pair(1), pair(4), pair(5)}, second = {pair(2), pair(3), pair(6), pair(7)};
     const Lanes<float> a = reinterpret_cast<const Lanes<float>&>(first);
     const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);
-    *left = __builtin_shuffle(a, b, IntLanes{0, 2, 8, 10, 4, 6, 12, 14});
-    *right = __builtin_shuffle(a, b, IntLanes{1, 3, 9, 11, 5, 7, 13, 15});
+    *left = shuffle_lanes<0, 2, 8, 10, 4, 6, 12, 14>(a, b);
+    *right = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
   }
 
   DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
@@ -222,17 +221,16 @@ template <class Address>
 DR_INLINE void load_columns(const Address& at, Lanes<float> columns[4]) {
   const auto pair = [&](int l) {
     const FourFloats low = load_lanes<FourFloats>(at(l)), high = load_lanes<FourFloats>(at(l + 4));
-    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    return Lanes<float>{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
   };
   const Lanes<float> v0 = pair(0), v1 = pair(1), v2 = pair(2), v3 = pair(3);
-  constexpr IntLanes kLow = {0, 8, 1, 9, 4, 12, 5, 13}, kHigh = {2, 10, 3, 11, 6, 14, 7, 15};
-  constexpr IntLanes kFirst = {0, 1, 8, 9, 4, 5, 12, 13}, kSecond = {2, 3, 10, 11, 6, 7, 14, 15};
-  const Lanes<float> t0 = __builtin_shuffle(v0, v1, kLow), t1 = __builtin_shuffle(v0, v1, kHigh);
-  const Lanes<float> t2 = __builtin_shuffle(v2, v3, kLow), t3 = __builtin_shuffle(v2, v3, kHigh);
-  columns[0] = __builtin_shuffle(t0, t2, kFirst);
-  columns[1] = __builtin_shuffle(t0, t2, kSecond);
-  columns[2] = __builtin_shuffle(t1, t3, kFirst);
-  columns[3] = __builtin_shuffle(t1, t3, kSecond);
+  const auto low_pairs = [](auto a, auto b) { return shuffle_lanes<0, 8, 1, 9, 4, 12, 5, 13>(a, b); };
+  const auto high_pairs = [](auto a, auto b) { return shuffle_lanes<2, 10, 3, 11, 6, 14, 7, 15>(a, b); };
+  const Lanes<float> t0 = low_pairs(v0, v1), t1 = high_pairs(v0, v1), t2 = low_pairs(v2, v3), t3 = high_pairs(v2, v3);
+  columns[0] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t0, t2);
+  columns[1] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t0, t2);
+  columns[2] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t1, t3);
+  columns[3] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t1, t3);
 }
 
 // Two to four channels of the left and right texels of kLanes squares. at(l): the left texel.

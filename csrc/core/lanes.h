@@ -48,6 +48,17 @@ DR_HD void store_lanes(T* address, const Vector& value) {
   *reinterpret_cast<Vector*>(address) = value;
 }
 
+// Lanes kIndex... of a followed by b.
+template <int... kIndex, class Vector>
+DR_HD Vector shuffle_lanes(const Vector& a, const Vector& b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, kIndex...);
+#else
+  using Index = decltype(a == b);
+  return __builtin_shuffle(a, b, Index{kIndex...});
+#endif
+}
+
 // a0 b0 a1 b1 ... of the first or the second half of the lanes.
 template <class Vector>
 DR_HD Vector interleave_low(const Vector& a, const Vector& b) {
