@@ -1,39 +1,50 @@
-"""Renderer: composes rasterize, interpolate and antialias into pictures of meshes.
+"""Renderer: composes the stages into pictures of meshes.
 
     clip_positions = camera.clip_positions(vertices)      camera.py
     fragments      = rasterize(clip_positions, triangles)  which triangle, where on it
-    channels       = interpolate(attributes, fragments)    colors, depth, normals, positions at the pixel centres
+    channels       = surface at the fragments              _surface.py: attributes, material, light at the pixel centres
     picture        = antialias(channels over background)   coverage at silhouettes, and their gradient
 
 or, with edges="coverage", exact areas instead of samples:
 
     fragments      = coverage(clip_positions, triangles)   every triangle of every pixel, with its area
-    picture        = composite(interpolate(attributes, fragments) over background)
+    picture        = composite(surface at the fragments over background)
 
-Plain composition of the stages: whatever gradient they have reaches vertices, colors and camera. Visibility gradients
-(moving silhouettes) come from the edge op alone, so from the outputs that pass through it: `smooth` says which.
+Plain composition: whatever gradient the stages have reaches vertices, colors, materials, lights and camera. Visibility
+gradients (moving silhouettes) come from the edge op alone, so from the outputs that pass through it: `smooth` says
+which.
+
+Transparent surfaces (alpha modes of `Material`) are peeled off layer by layer. With C_k the color of layer k, o_k its
+opacity and I_k the picture of all that lies at or behind it, I_k = edges(o_k C_k + (1 - o_k) I_(k+1)), the background
+at the end: every layer's silhouettes are blended in what is seen of it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from diffrender import _checks
+from diffrender._surface import Surface
 from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
-from diffrender.geometry.normals import safe_normalize
 from diffrender.geometry.packing import pack_meshes
+from diffrender.lights import Light, PackedLights
 from diffrender.ops.antialias import antialias
-from diffrender.ops.coverage import Coverage, composite, coverage
-from diffrender.ops.interpolate import interpolate
+from diffrender.ops.coverage import composite, coverage
+from diffrender.ops.fragments_at import fragments_at
 from diffrender.ops.rasterize import Fragments, rasterize
+from diffrender.recompute import recomputed, tensors_of
 
-_OUTPUTS = ("color", "alpha", "mask", "depth", "normal", "position", "triangle_id")
-_SMOOTHABLE = ("color", "alpha", "depth", "normal", "position")
+_SMOOTHABLE = ("color", "alpha", "depth", "normal", "position", "texcoord", "albedo")
+_OUTPUTS = (*_SMOOTHABLE, "mask", "triangle_id", "material_id")
+_BANDS = 8  # of recompute="tiles"
+
+Background = Tensor | float | tuple[float, ...] | list[float]
 
 
 @dataclass
@@ -47,11 +58,16 @@ class RenderResult:
         depth: (B, H, W, 1) positive distance along the viewing axis; 0 on background.
         normal: (B, H, W, 3) unit normals in world space; 0 on background.
         position: (B, H, W, 3) world positions; 0 on background.
+        texcoord: (B, H, W, 2); 0 on background.
+        albedo: (B, H, W, C) base color of the material, or the vertex colors, without light; 0 on background.
         triangle_id: (B, H, W) int32 rows of mesh.triangles, -1 on background; no gradient.
+        material_id: (B, H, W) int32 places in the mesh's list of materials, -1 on background; no gradient.
         fragments: what the rasterizer returned; with a distorting camera, of the mesh that `Camera.split_edges` made.
+            Only with `recompute=False`: it is what recomputation spares.
 
-    depth, normal and position belong to the surface at the pixel's centre. Named in `smooth`, they pass through the
-    edge op too and are then weighted by coverage like a premultiplied color: near a silhouette divide by alpha first.
+    All but color and alpha belong to the nearest surface at the pixel's centre. Named in `smooth`, they pass through
+    the edge op too and are then weighted by coverage like a premultiplied color: near a silhouette divide by alpha
+    first.
     """
 
     color: Tensor | None = None
@@ -60,7 +76,10 @@ class RenderResult:
     depth: Tensor | None = None
     normal: Tensor | None = None
     position: Tensor | None = None
+    texcoord: Tensor | None = None
+    albedo: Tensor | None = None
     triangle_id: Tensor | None = None
+    material_id: Tensor | None = None
     fragments: Fragments | None = None
 
 
@@ -71,12 +90,21 @@ class Renderer:
         resolution: (height, width), that of the cameras.
         edges: "pairs" blends across silhouettes (`diffrender.antialias`), which is what gives them a gradient; None
             leaves point samples, whose gradient knows nothing of moving silhouettes. "coverage" averages over the area
-            of each pixel, exactly, and so is its gradient (`diffrender.coverage`); it costs several times as much.
+            of each pixel, exactly, and so is its gradient (`diffrender.coverage`); it costs several times as much, reads
+            textures without mips, and takes neither transparent materials nor lights or materials with a batch.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C). It is put behind
             the picture before the edges are blended, so that silhouettes see the true contrast.
-        outputs: which of color, alpha, mask, depth, normal, position and triangle_id to make.
+        outputs: which of color, alpha, depth, normal, position, texcoord, albedo, mask, triangle_id and material_id to
+            make.
         smooth: which outputs pass through the edge op, all in one call; those not in `outputs` are ignored.
         cull: None draws both sides of triangles; "back" or "front" leaves one out.
+        samples: N renders N x N as many pixels and averages them. Outputs without a gradient are those of the sample
+            next to the pixel's centre.
+        recompute: True keeps 4 bytes a pixel and layer for the backward pass, the triangle_id, and computes the rest
+            again; the gradient is bit for bit that of False. "tiles" also shades the picture in bands of rows, forward
+            and backward, so that only one band's intermediate pictures exist at a time; sums over bands round
+            differently. False keeps everything and is faster.
+        max_layers: transparent surfaces behind one another that are shown at most.
 
     Raises:
         ValueError: on unknown names.
@@ -99,6 +127,9 @@ class Renderer:
         outputs: tuple[str, ...] = ("color",),
         smooth: tuple[str, ...] = ("color", "alpha"),
         cull: str | None = None,
+        samples: int = 1,
+        recompute: bool | str = True,
+        max_layers: int = 8,
     ):
         self.height, self.width = _checks.check_resolution("Renderer", resolution)
         if edges not in ("pairs", "coverage", None):
@@ -112,97 +143,207 @@ class Renderer:
         self.outputs = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         self.smooth = (smooth,) if isinstance(smooth, str) else tuple(smooth)
         self.cull = cull
+        for argument, value in (("samples", samples), ("max_layers", max_layers)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                _checks.fail(ValueError, "Renderer", argument, "be an int of at least 1", repr(value))
+        if recompute not in (True, False, "tiles"):
+            _checks.fail(ValueError, "Renderer", "recompute", 'be True, False or "tiles"', repr(recompute))
+        self.samples = samples
+        self.recompute = recompute
+        self.max_layers = max_layers
 
     def __call__(
         self,
         mesh: Mesh | Sequence[Mesh],
         camera: Camera,
+        lights: Light | PackedLights | Sequence[Light | PackedLights] | None = None,
         *,
-        background: Tensor | float | tuple[float, ...] | list[float] | None = None,
+        background: Background | None = None,
     ) -> RenderResult:
         """Renders one mesh through one camera or B (without copies), B shapes of one topology, or B different meshes.
 
         Args:
             mesh: vertices (V, 3) or (B, V, 3), or a list of B meshes (V_b, 3), which are packed without padding and
-                each seen by its own camera. Without colors it is white.
+                each seen by its own camera. Its color is the material's base color times the vertex colors, white
+                without either.
             camera: one camera or B of them, of the renderer's resolution.
+            lights: what lights the surfaces (glTF's metallic-roughness model; without a material rough and white). None
+                shows the colors as they are.
             background: replaces the renderer's for this call, for example a random one.
 
         Gradients:
-            To mesh and camera tensors and to the background, through every float output.
+            To mesh, material, light and camera tensors and to the background, through every float output. Which layers
+            a pixel has, and the step of alpha mode "MASK", are constants.
 
         Raises:
             ValueError: if the camera has another resolution, or the batch sizes differ.
         """
-        scene = _place(mesh, camera) if isinstance(mesh, Mesh) else _place_many(mesh, camera)
-        self._check_inputs(scene, camera)
-        fragments = rasterize(
-            scene.clip_positions, scene.mesh.triangles, (self.height, self.width), ranges=scene.ranges, cull=self.cull
-        )
-        mask = (fragments.triangle_id >= 0).unsqueeze(-1)
-
+        self._check_camera(camera)
+        whole = camera if self.samples == 1 else camera.scaled(self.samples)
+        scene = _place(mesh, whole) if isinstance(mesh, Mesh) else _place_many(list(mesh), whole)
+        if lights is not None and not isinstance(lights, Sequence):
+            lights = [lights]
+        if isinstance(lights, PackedLights):  # a table is a tuple too
+            lights = [lights]
         behind = self.background if background is None else background
-        averaged = [name for name in self.outputs if name in self.smooth] if self.edges == "coverage" else []
-        images = self._surface(scene, fragments, mask, [name for name in self.outputs if name not in averaged])
-        if "color" in images and behind is not None:
-            images["color"] = torch.where(mask, images["color"], self._background_image(behind, images["color"]))
-        if averaged:
-            images.update(self._area_averages(scene, averaged, behind))
-        if self.edges == "pairs":
-            self._blend_edges(images, fragments, scene)
+        frame = _Frame(scene, Surface(scene.mesh, whole, scene.depth, lights), behind)
+        if self.recompute:
+            inputs = tensors_of(scene.mesh, scene.clip_positions, scene.depth, scene.ranges, lights, whole, behind)
+            images = recomputed(lambda: self._images(frame), inputs)
+        else:
+            images = self._images(frame)
 
-        result = RenderResult(fragments=fragments, **images)
-        if "mask" in self.outputs:
-            result.mask = mask
-        if "triangle_id" in self.outputs:
-            result.triangle_id = fragments.triangle_id
-            if scene.own_triangle is not None:
-                own = scene.own_triangle[fragments.triangle_id.clamp(min=0).long()]
-                result.triangle_id = torch.where(mask[..., 0], own, -1)
+        first = frame.triangle_ids[0]
+        if self.samples > 1:
+            images = {name: _averaged(image, self.samples) for name, image in images.items()}
+        centre = self.samples // 2
+        triangle_id = first[:, centre :: self.samples, centre :: self.samples]
+        result = RenderResult(**images, fragments=None if self.recompute or self.samples > 1 else frame.first_fragments)
+        self._add_constants(result, triangle_id, scene)
         return result
 
-    def _surface(
-        self, scene: _Scene, fragments: Fragments | Coverage, mask: Tensor, names: list[str]
-    ) -> dict[str, Tensor]:
-        """Float outputs of the surface at each fragment: at pixel centres, zero on background, or of a list."""
-        mesh = scene.mesh
-        images = {}
-        if "color" in names:
-            white = mask.to(mesh.dtype).expand(*mask.shape[:-1], 3)
-            images["color"] = white if mesh.colors is None else interpolate(mesh.colors, mesh.triangles, fragments)
-        if "alpha" in names:
-            images["alpha"] = mask.to(mesh.dtype)
-        if "depth" in names:
-            # Not from z/w, which loses its digits far away. Clip-space w is 1 without perspective, and the distance
-            # from the eye for a fisheye lens.
-            images["depth"] = interpolate(scene.depth.unsqueeze(-1), mesh.triangles, fragments)
-        if "normal" in names:
-            normals = mesh.vertex_normals() if mesh.normals is None else mesh.normals
-            triangles = mesh.triangles if mesh.normal_triangles is None else mesh.normal_triangles
-            images["normal"] = safe_normalize(interpolate(normals, triangles, fragments))
-        if "position" in names:
-            images["position"] = interpolate(mesh.vertices, mesh.triangles, fragments)
+    def _add_constants(self, result: RenderResult, triangle_id: Tensor, scene: _Scene) -> None:
+        """The outputs without gradient."""
+        covered = triangle_id >= 0
+        if "mask" in self.outputs:
+            result.mask = covered.unsqueeze(-1)
+        if "material_id" in self.outputs:
+            ids = scene.mesh.material_ids
+            own = torch.zeros_like(triangle_id) if ids is None else ids[triangle_id.clamp(min=0).long()]
+            result.material_id = torch.where(covered, own, -1).to(torch.int32)
+        if "triangle_id" in self.outputs:
+            result.triangle_id = triangle_id
+            if scene.own_triangle is not None:
+                own = scene.own_triangle[triangle_id.clamp(min=0).long()]
+                result.triangle_id = torch.where(covered, own, -1).to(torch.int32)
+
+    # --- pixels: all of this may run twice ------------------------------------------------------------
+
+    def _images(self, frame: _Frame) -> dict[str, Tensor]:
+        """The float outputs."""
+        averaged = [name for name in self.outputs if name in self.smooth] if self.edges == "coverage" else []
+        layers = self._layers(frame, tuple(name for name in self.outputs if name not in averaged))
+        behind: dict[str, Tensor] = {}
+        images: dict[str, Tensor] = {}
+        for k in reversed(range(len(layers))):
+            fragments, samples = layers[k]
+            images = self._over(frame, fragments, samples, behind)
+            if k == 0:
+                images = {**samples, **images}
+            if self.edges == "pairs":
+                self._blend_edges(images, fragments, frame.scene)
+            behind = images
+        if averaged:
+            images.update(self._area_averages(frame, averaged))
+        return {name: images[name] for name in self.outputs if name in images}
+
+    def _area_averages(self, frame: _Frame, names: list[str]) -> dict[str, Tensor]:
+        """Outputs averaged over what each pixel shows, zero on background; one list of fragments for all."""
+        scene = frame.scene
+        if frame.surface.is_transparent:
+            expected = 'hold opaque materials only with edges="coverage"'
+            _checks.fail(ValueError, "Renderer", "mesh", expected, "transparent ones")
+        size = (self.height * self.samples, self.width * self.samples)
+        areas = coverage(scene.clip_positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull)
+        rows = frame.surface.images(areas, names)
+        one = areas.weight.new_ones(1, 1, len(areas.weight), 1)
+        rows["alpha"] = one
+        listed = [*(name for name in names if name != "alpha"), "alpha"]
+        pictures = composite(torch.cat([rows[name] for name in listed], -1), areas)
+        images = dict(zip(listed, pictures.split([rows[name].shape[-1] for name in listed], -1), strict=True))
+        if "color" in images and frame.background is not None:
+            behind = self._background_image(frame.background, images["color"])
+            images["color"] = images["color"] + (1 - images["alpha"]) * behind
         return images
 
-    def _area_averages(
-        self, scene: _Scene, names: list[str], behind: Tensor | float | tuple[float, ...] | list[float] | None
+    def _over(
+        self, frame: _Frame, fragments: Fragments, samples: dict[str, Tensor], behind: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Outputs averaged over what each pixel shows, zero on background; one list of fragments for all."""
-        size = (self.height, self.width)
-        areas = coverage(scene.clip_positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull)
-        everywhere = torch.ones(1, 1, len(areas.weight), 1, dtype=torch.bool, device=areas.weight.device)
-        rows = self._surface(scene, areas, everywhere, names)
-        stack = torch.cat([rows[name] for name in names] + [everywhere.to(areas.weight)], -1)
-        pictures = composite(stack, areas).split([rows[name].shape[-1] for name in names] + [1], -1)
-        images = dict(zip(names, pictures, strict=False))
-        if "color" in images and behind is not None:
-            color = images["color"]
-            images["color"] = color + (1 - pictures[-1]) * self._background_image(behind, color)
-        return images
+        """Color and alpha of a layer over those of all that lies behind it."""
+        covered, opacity = (fragments.triangle_id >= 0).unsqueeze(-1), samples.get("opacity")
+        result = {}
+        if "color" in samples:
+            color, below = samples["color"], behind.get("color")
+            if below is None and frame.background is not None:
+                below = self._background_image(frame.background, color)
+            if opacity is not None:
+                color = opacity * color if below is None else opacity * color + (1 - opacity) * below
+            result["color"] = color if below is None else torch.where(covered, color, below)
+        if "alpha" in self.outputs and self.edges != "coverage":
+            alpha = covered.to(frame.scene.mesh.dtype)
+            if opacity is not None:
+                below = behind.get("alpha")
+                alpha = opacity if below is None else torch.where(covered, opacity + (1 - opacity) * below, below)
+            result["alpha"] = alpha
+        return result
+
+    def _layers(self, frame: _Frame, outputs: tuple[str, ...]) -> list[tuple[Fragments, dict[str, Tensor]]]:
+        """Fragments and point samples of every layer, the nearest first."""
+        layers: list[tuple[Fragments, dict[str, Tensor]]] = []
+        behind = None
+        for k in range(self.max_layers if frame.surface.is_transparent else 1):
+            fragments = self._fragments(frame, k, behind, outputs)
+            # What lies behind the nearest surface matters for its color alone.
+            wanted = outputs if k == 0 else tuple(name for name in outputs if name == "color")
+            layers.append((fragments, self._point_samples(frame, fragments, wanted)))
+            if len(frame.triangle_ids) > k + 1:
+                continue  # known from the forward pass
+            if frame.is_complete or not self._is_seen_through(fragments, layers[-1][1]):
+                break
+            behind = fragments
+        frame.is_complete = True
+        return layers
+
+    def _is_seen_through(self, fragments: Fragments, images: dict[str, Tensor]) -> bool:
+        opacity = images.get("opacity")
+        return opacity is not None and bool(((opacity < 1) & (fragments.triangle_id >= 0).unsqueeze(-1)).any())
+
+    def _fragments(
+        self, frame: _Frame, layer: int, behind: Fragments | None, outputs: tuple[str, ...]
+    ) -> Fragments:
+        """By rasterizing the first time, from the ids after that."""
+        scene = frame.scene
+        # Bands make their own fragments; the ids are all that is needed of the whole picture.
+        in_bands = self.recompute == "tiles"
+        derivatives = not in_bands and frame.surface.needs_derivatives(outputs)
+        if layer < len(frame.triangle_ids):
+            known, positions = frame.triangle_ids[layer], scene.clip_positions
+            positions = positions.detach() if in_bands else positions
+            return fragments_at(positions, scene.mesh.triangles, known, derivatives=derivatives)
+        size = (self.height * self.samples, self.width * self.samples)
+        positions = scene.clip_positions.detach() if in_bands else scene.clip_positions
+        fragments = rasterize(
+            positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull, beneath=behind,
+            derivatives=derivatives,
+        )  # fmt: skip
+        frame.triangle_ids.append(fragments.triangle_id)
+        if not self.recompute and layer == 0:
+            frame.first_fragments = fragments
+        return fragments
+
+    def _point_samples(self, frame: _Frame, fragments: Fragments, outputs: Sequence[str]) -> dict[str, Tensor]:
+        """The float outputs of one layer at the pixel centres, and its opacity where that is not 1."""
+        scene, surface = frame.scene, frame.surface
+        if self.recompute != "tiles":
+            return surface.images(fragments, outputs)
+        derivatives = surface.needs_derivatives(outputs)
+        triangle_id = fragments.triangle_id  # all that the bands may hold on to
+        rows = triangle_id.shape[1]
+        height = -(-rows // _BANDS)
+
+        def shade(first: int) -> dict[str, Tensor]:
+            ids = triangle_id[:, first : first + height].contiguous()
+            band = fragments_at(
+                scene.clip_positions, scene.mesh.triangles, ids, height=rows, first_row=first, derivatives=derivatives
+            )
+            return surface.images(band, outputs)
+
+        bands = [recomputed(functools.partial(shade, first), ()) for first in range(0, rows, height)]
+        return {name: torch.cat([band[name] for band in bands], 1) for name in bands[0]}
 
     def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene) -> None:
         """Replaces the smooth outputs by their blend across silhouettes: one call for all channels together."""
-        names = [name for name in images if name in self.smooth]
+        names = [name for name in images if name in self.smooth and name in self.outputs]
         if not names:
             return
         stack = torch.cat([images[name] for name in names], -1)
@@ -217,21 +358,41 @@ class Renderer:
         sizes = [images[name].shape[-1] for name in names]
         images.update(zip(names, blended.split(sizes, -1), strict=True))
 
-    def _background_image(self, background: Tensor | float | tuple[float, ...] | list[float], color: Tensor) -> Tensor:
+    def _background_image(self, background: Background, color: Tensor) -> Tensor:
         tensor = torch.as_tensor(background, dtype=color.dtype, device=color.device)
-        channels = color.shape[-1]
-        is_shape_known = tensor.ndim == 0 or tensor.shape in ((channels,), color.shape[1:], color.shape)
+        batch, channels = color.shape[0], color.shape[-1]
+        shape = (batch, self.height, self.width, channels)
+        is_shape_known = tensor.ndim == 0 or tuple(tensor.shape) in ((channels,), shape[1:], shape)
         if not is_shape_known:
-            shape = tuple(color.shape)
             expected = f"be one number or have shape ({channels},), {shape[1:]} or {shape}"
             _checks.fail(ValueError, "Renderer", "background", expected, _checks.shape_text(tensor))
+        if self.samples > 1 and tensor.ndim > 1:
+            tensor = tensor.repeat_interleave(self.samples, -3).repeat_interleave(self.samples, -2)
         return tensor
 
-    def _check_inputs(self, scene: _Scene, camera: Camera) -> None:
+    def _check_camera(self, camera: Camera) -> None:
         if (camera.height, camera.width) != (self.height, self.width):
             expected = f"have the renderer's resolution ({self.height}, {self.width})"
             actual = f"({camera.height}, {camera.width})"
             _checks.fail(ValueError, "Renderer", "camera", expected, actual, "Use camera.scaled or another renderer.")
+
+
+@dataclass
+class _Frame:
+    """One call: what it renders, and what a second run of the same pixels may know of the first.
+
+    Attributes:
+        triangle_ids: (B, H, W) of each layer.
+        is_complete: whether all layers are known.
+        first_fragments: of the nearest layer, where they are kept.
+    """
+
+    scene: _Scene
+    surface: Surface
+    background: Background | None
+    triangle_ids: list[Tensor] = field(default_factory=list)
+    is_complete: bool = False
+    first_fragments: Fragments | None = None
 
 
 @dataclass
@@ -252,6 +413,11 @@ class _Scene:
     edge_topology: Callable[[], Tensor]
     ranges: Tensor | None = None
     own_triangle: Tensor | None = None
+
+
+def _averaged(image: Tensor, samples: int) -> Tensor:
+    """Mean over blocks of samples x samples pixels."""
+    return image.unflatten(2, (-1, samples)).unflatten(1, (-1, samples)).mean((2, 4))
 
 
 def _place(mesh: Mesh, camera: Camera) -> _Scene:

@@ -87,8 +87,8 @@ def test_colors_are_interpolated_in_perspective():
     quad = geometry.quad(2.0, 2.0)
     turned = geometry.transform_points(geometry.rotation([0.0, 1.0, 0.0], 0.9), quad.vertices)
     mesh = dr.Mesh(turned, quad.triangles, colors=torch.cat([turned, turned[:, :1] * 2 + 1], -1))
-    result = renderer(edges=None, outputs=("color", "position"))(mesh, CAMERA)
-    covered = result.fragments.triangle_id >= 0
+    result = renderer(edges=None, outputs=("color", "position", "mask"))(mesh, CAMERA)
+    covered = result.mask[..., 0]
     position = result.position[covered]
     torch.testing.assert_close(result.color[covered], torch.cat([position, position[:, :1] * 2 + 1], -1))
 

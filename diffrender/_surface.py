@@ -1,0 +1,251 @@
+"""What surfaces look like at the pixels of given fragments: geometry, material, light. The renderer's middle part.
+
+    fragments -> positions, normals, texcoords -> material -> bent normals -> radiance
+
+Plain composition of the stages, for any picture of fragments: all rows, a band of them, or a list (`coverage`), whose
+results are pictures of one row. Nothing here depends on neighbouring pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from .camera import Camera
+from .geometry.mesh import Mesh
+from .geometry.normals import safe_normalize
+from .lights import AmbientLight, Light, PackedLights, pack_lights
+from .materials import Material
+from .ops.coverage import Coverage
+from .ops.interpolate import interpolate
+from .ops.perturb_normals import perturb_normals
+from .ops.rasterize import Fragments
+from .ops.shade_metallic_roughness import shade_metallic_roughness
+
+# Properties of a material that are pictures or constants at the pixels.
+_PROPERTIES = ("albedo", "metallic", "roughness", "emissive", "occlusion", "alpha")
+
+
+@dataclass
+class Surface:
+    """A mesh with what its pictures need; nothing of it belongs to a pixel.
+
+    Attributes:
+        depth: (V,) or (B, V) distance of the mesh's vertices along the viewing axis.
+        lights: what lights the surface; None: colors are shown as they are.
+    """
+
+    mesh: Mesh
+    camera: Camera
+    depth: Tensor
+    lights: Sequence[Light | PackedLights] | None
+
+    def __post_init__(self) -> None:
+        self.materials = [_material_of(material) for material in self.mesh.materials]
+
+    @property
+    def is_transparent(self) -> bool:
+        return any(material.alpha_mode != "OPAQUE" for material in self.materials)
+
+    def needs_derivatives(self, outputs: Sequence[str]) -> bool:
+        """Whether `images` reads textures through their mips."""
+        return self._needs_material(outputs) and any(_is_textured(material) for material in self.materials)
+
+    def _needs_material(self, outputs: Sequence[str]) -> bool:
+        return bool(self.materials) and (self.is_transparent or not {"color", "albedo"}.isdisjoint(outputs))
+
+    def images(self, fragments: Fragments | Coverage, outputs: Sequence[str]) -> dict[str, Tensor]:
+        """The float outputs at the pixel centres, zero on background; and "opacity" if the materials have any."""
+        mesh, images = self.mesh, {}
+        mask = (_ids(fragments) >= 0).unsqueeze(-1)
+        lit = "color" in outputs and self.lights is not None
+        positions = normals = texcoords = slopes = None
+        if "depth" in outputs:
+            # Not from z/w, which loses its digits far away. Clip-space w is 1 without perspective, and the distance
+            # from the eye for a fisheye lens.
+            images["depth"] = interpolate(self.depth.unsqueeze(-1), mesh.triangles, fragments)
+        if "normal" in outputs or lit:
+            attributes = mesh.vertex_normals() if mesh.normals is None else mesh.normals
+            triangles = mesh.triangles if mesh.normal_triangles is None else mesh.normal_triangles
+            normals = interpolate(attributes, triangles, fragments)
+            if "normal" in outputs:
+                images["normal"] = safe_normalize(normals)
+        if "position" in outputs or lit:
+            positions = interpolate(mesh.vertices, mesh.triangles, fragments)
+            if "position" in outputs:
+                images["position"] = positions
+        textured = self.needs_derivatives(outputs)
+        if "texcoord" in outputs or textured:
+            texcoords, slopes = self._texcoords(fragments, textured and isinstance(fragments, Fragments))
+            if "texcoord" in outputs:
+                images["texcoord"] = texcoords
+        colors = None
+        if mesh.colors is not None and not {"color", "albedo"}.isdisjoint(outputs):
+            colors = interpolate(mesh.colors, mesh.triangles, fragments)
+        properties = self._properties(fragments, texcoords, slopes) if self._needs_material(outputs) else {}
+        albedo = _product(colors, properties.get("albedo"))
+        if "albedo" in outputs:
+            images["albedo"] = colors if albedo is colors and colors is not None else _picture(albedo, mask, mesh.dtype)
+        if "color" in outputs:
+            if lit:
+                assert positions is not None
+                assert normals is not None
+                images["color"] = self._lit(fragments, positions, normals, albedo, properties)
+            elif albedo is colors and colors is not None:
+                images["color"] = colors
+            else:
+                images["color"] = _picture(albedo, mask, mesh.dtype)
+        if self.is_transparent:
+            images["opacity"] = _picture(properties["alpha"], mask, mesh.dtype, channels=1)
+        return images
+
+    def _texcoords(self, fragments: Fragments | Coverage, with_derivatives: bool) -> tuple[Tensor, Tensor | None]:
+        mesh = self.mesh
+        if mesh.texcoords is None:
+            _checks.fail(ValueError, "Renderer", "mesh", "have texcoords for its textures", "none")
+        triangles = mesh.triangles if mesh.texcoord_triangles is None else mesh.texcoord_triangles
+        if not with_derivatives or isinstance(fragments, Coverage):
+            return interpolate(mesh.texcoords, triangles, fragments), None
+        return interpolate(mesh.texcoords, triangles, fragments, derivatives="all")
+
+    def _material_id(self, triangle_id: Tensor) -> Tensor:
+        """(B, H, W), -1 on background."""
+        assert self.mesh.material_ids is not None  # a mesh with several materials has them
+        own = self.mesh.material_ids[triangle_id.clamp(min=0).long()]
+        return torch.where(triangle_id >= 0, own, -1)
+
+    def _properties(self, fragments: Fragments | Coverage, texcoords: Tensor | None, slopes: Tensor | None) -> dict[str, Tensor]:
+        """Properties of the material at the pixels, as pictures (B, H, W, C) or constants (C,), (B, C)."""
+        if len(self.materials) == 1:
+            return _evaluate(self.materials[0], texcoords, slopes, with_normal=self.materials[0].normal is not None)
+        # Each material at its own pixels only, put side by side as the row of one picture.
+        ids = self._material_id(_ids(fragments))
+        with_normal = any(material.normal is not None for material in self.materials)
+        pictures: dict[str, Tensor] = {}
+        for k, material in enumerate(self.materials):
+            chosen = ids == k
+            own = [None if t is None else t[chosen][None, None] for t in (texcoords, slopes)]
+            for name, value in _evaluate(material, own[0], own[1], with_normal).items():
+                if value.dim() == 2 or (value.dim() == 4 and value.shape[0] > 1):
+                    expected = "hold materials that the batch shares where there are several"
+                    _checks.fail(ValueError, "Renderer", "mesh", expected, f"a batched {name}")
+                rows = (value[0, 0] if value.dim() == 4 else value).to(self.mesh.dtype)
+                channels = rows.shape[-1]
+                if name not in pictures:
+                    pictures[name] = rows.new_zeros((*ids.shape, channels))
+                pictures[name] = pictures[name].index_put((chosen,), rows.expand(int(chosen.sum()), channels))
+        return pictures
+
+    def _lit(
+        self, fragments: Fragments | Coverage, positions: Tensor, normals: Tensor, albedo: Tensor | None, properties: dict
+    ) -> Tensor:
+        mask = _ids(fragments)
+        viewer = self._viewer(fragments)
+        geometric = normals
+        if "normal" in properties:
+            tangents, rows = self.mesh.vertex_tangents()
+            eye = viewer.get("camera_position")
+            toward = viewer["view_directions"] if eye is None else _over(eye) - positions
+            normals = perturb_normals(
+                normals, interpolate(tangents, rows, fragments), properties["normal"],
+                scale=properties["normal_scale"], view_directions=toward, mask=mask,
+            )  # fmt: skip
+        if albedo is None:
+            albedo = positions.new_ones(3)
+        elif albedo.shape[-1] not in (3, 4):
+            expected = "have 3 color channels (or 4 with alpha) to be lit"
+            _checks.fail(ValueError, "Renderer", "mesh", expected, str(albedo.shape[-1]))
+
+        def shade(lights: PackedLights) -> Tensor:
+            return shade_metallic_roughness(
+                positions, normals, albedo[..., :3], properties.get("metallic", 0.0), properties.get("roughness", 1.0),
+                lights, geometric_normals=geometric, mask=mask, **viewer,
+            )  # fmt: skip
+
+        direct, ambient = self._light_tables(positions)
+        color = shade(direct)
+        if ambient is not None:
+            # Occlusion darkens what arrives from everywhere, not what a lamp sends (glTF 2.0, 3.9.3).
+            color = color + shade(ambient) * _over(properties["occlusion"])
+        if "emissive" in properties:
+            color = color + _over(properties["emissive"]) * (mask >= 0).unsqueeze(-1)
+        return color
+
+    def _light_tables(self, like: Tensor) -> tuple[PackedLights, PackedLights | None]:
+        """All lights; or those that occlusion does not darken, and those that it does."""
+        assert self.lights is not None
+        is_occluded = any(_has_occlusion(material) for material in self.materials)
+        ambient = [light for light in self.lights if isinstance(light, AmbientLight)] if is_occluded else []
+        others = [light for light in self.lights if not ambient or not isinstance(light, AmbientLight)]
+        tables = [pack_lights(group).to(device=like.device, dtype=like.dtype) for group in (others, ambient)]
+        return tables[0], tables[1] if ambient else None
+
+    def _viewer(self, fragments: Fragments | Coverage) -> dict[str, Any]:
+        """Where the surface is seen from, as the shading ops want it."""
+        orthographic = self.camera.projection == "orthographic"
+        # An orthographic camera looks along -z from everywhere.
+        value = self.camera.camera_from_world[..., 2, :3] if orthographic else self.camera.eye
+        if isinstance(fragments, Coverage) and value.dim() == 2:
+            _, height, width = fragments.size
+            value = value.expand(fragments.size[0], 3)[fragments.pixel // (height * width)][None, None]
+        return {"view_directions" if orthographic else "camera_position": value}
+
+
+def _ids(fragments: Fragments | Coverage) -> Tensor:
+    """(B, H, W) triangle_id; of a list (1, 1, N)."""
+    return fragments.triangle_id.view(1, 1, -1) if isinstance(fragments, Coverage) else fragments.triangle_id
+
+
+def _material_of(material: Any) -> Material:
+    if material is None:
+        return Material()
+    if not isinstance(material, Material):
+        _checks.fail(TypeError, "Renderer", "mesh.material", "be dr.Material", type(material).__name__)
+    return material
+
+
+def _is_textured(material: Material) -> bool:
+    return any(value.dim() >= 3 for _, value in material.tensors())
+
+
+def _has_occlusion(material: Material) -> bool:
+    return material.occlusion.numel() > 1 or float(material.occlusion.detach()) != 1
+
+
+def _evaluate(
+    material: Material, texcoords: Tensor | None, slopes: Tensor | None, with_normal: bool
+) -> dict[str, Tensor]:
+    sample = material.evaluate(texcoords, slopes)
+    values = {name: getattr(sample, name) for name in _PROPERTIES}
+    if with_normal:
+        flat = values["albedo"].new_tensor([0.5, 0.5, 1.0])
+        values["normal"] = flat if sample.normal is None else sample.normal
+        scale = material.normal_scale
+        values["normal_scale"] = scale.expand(1) if scale.dim() == 0 else scale
+    return values
+
+
+def _over(value: Tensor) -> Tensor:
+    """A constant (C,) or (B, C), or a picture, shaped to go with pictures (B, H, W, C)."""
+    return value[:, None, None] if value.dim() == 2 else value
+
+
+def _product(colors: Tensor | None, albedo: Tensor | None) -> Tensor | None:
+    """Vertex colors times base color; None is white. Alpha among the vertex colors is left alone."""
+    if colors is None or albedo is None:
+        return albedo if colors is None else colors
+    return colors[..., :3] * _over(albedo) if colors.shape[-1] in (3, 4) else colors * _over(albedo)
+
+
+def _picture(value: Tensor | None, mask: Tensor, dtype: torch.dtype, channels: int = 3) -> Tensor:
+    """A value at every covered pixel, zero on background; None is one."""
+    if value is None:
+        return mask.to(dtype).expand(*mask.shape[:-1], channels)
+    if value.dim() == 4:
+        return value * mask
+    return _over(value) * mask.to(value.dtype)
