@@ -119,10 +119,15 @@ class Surface:
         own = self.mesh.material_ids[triangle_id.clamp(min=0).long()]
         return torch.where(triangle_id >= 0, own, -1)
 
-    def _properties(self, fragments: Fragments | Coverage, texcoords: Tensor | None, slopes: Tensor | None) -> dict[str, Tensor]:
+    def _properties(
+        self, fragments: Fragments | Coverage, texcoords: Tensor | None, slopes: Tensor | None
+    ) -> dict[str, Tensor]:
         """Properties of the material at the pixels, as pictures (B, H, W, C) or constants (C,), (B, C)."""
         if len(self.materials) == 1:
-            return _evaluate(self.materials[0], texcoords, slopes, with_normal=self.materials[0].normal is not None)
+            material = self.materials[0]
+            values = _evaluate(material, texcoords, slopes, with_normal=material.normal is not None)
+            # Materials made of Python numbers are float32.
+            return {name: value.to(self.mesh.dtype) for name, value in values.items()}
         # Each material at its own pixels only, put side by side as the row of one picture.
         ids = self._material_id(_ids(fragments))
         with_normal = any(material.normal is not None for material in self.materials)
@@ -142,7 +147,12 @@ class Surface:
         return pictures
 
     def _lit(
-        self, fragments: Fragments | Coverage, positions: Tensor, normals: Tensor, albedo: Tensor | None, properties: dict
+        self,
+        fragments: Fragments | Coverage,
+        positions: Tensor,
+        normals: Tensor,
+        albedo: Tensor | None,
+        properties: dict,
     ) -> Tensor:
         mask = _ids(fragments)
         viewer = self._viewer(fragments)

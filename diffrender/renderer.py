@@ -90,8 +90,8 @@ class Renderer:
         resolution: (height, width), that of the cameras.
         edges: "pairs" blends across silhouettes (`diffrender.antialias`), which is what gives them a gradient; None
             leaves point samples, whose gradient knows nothing of moving silhouettes. "coverage" averages over the area
-            of each pixel, exactly, and so is its gradient (`diffrender.coverage`); it costs several times as much, reads
-            textures without mips, and takes neither transparent materials nor lights or materials with a batch.
+            of each pixel, exactly, and so is its gradient (`diffrender.coverage`); it costs several times as much,
+            reads textures without mips, and takes neither transparent materials nor lights or materials with a batch.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C). It is put behind
             the picture before the edges are blended, so that silhouettes see the true contrast.
         outputs: which of color, alpha, depth, normal, position, texcoord, albedo, mask, triangle_id and material_id to
@@ -298,9 +298,7 @@ class Renderer:
         opacity = images.get("opacity")
         return opacity is not None and bool(((opacity < 1) & (fragments.triangle_id >= 0).unsqueeze(-1)).any())
 
-    def _fragments(
-        self, frame: _Frame, layer: int, behind: Fragments | None, outputs: tuple[str, ...]
-    ) -> Fragments:
+    def _fragments(self, frame: _Frame, layer: int, behind: Fragments | None, outputs: tuple[str, ...]) -> Fragments:
         """By rasterizing the first time, from the ids after that."""
         scene = frame.scene
         # Bands make their own fragments; the ids are all that is needed of the whole picture.

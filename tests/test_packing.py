@@ -9,6 +9,9 @@ from diffrender import geometry
 F64 = torch.float64
 
 
+PLAIN, RED, METAL = dr.Material(), dr.Material((1.0, 0.2, 0.1)), dr.Material(metallic=1.0, roughness=0.3)
+
+
 def three_meshes(dtype=torch.float32) -> list[dr.Mesh]:
     """A tetrahedron, a cube and a sphere; one with colors, one with texcoords, all of different sizes."""
     tetrahedron = dr.Mesh(
@@ -16,8 +19,8 @@ def three_meshes(dtype=torch.float32) -> list[dr.Mesh]:
         torch.tensor([[0, 1, 2], [0, 3, 1], [0, 2, 3], [1, 3, 2]]),
     )
     sphere = geometry.icosphere(1)
-    sphere = sphere.replace(colors=(sphere.vertices + 1) / 2, material="plain")
-    cube = geometry.cube(size=1.1).replace(material=["a", "b"], material_ids=torch.arange(12) % 2)
+    sphere = sphere.replace(colors=(sphere.vertices + 1) / 2, material=PLAIN)
+    cube = geometry.cube(size=1.1).replace(material=[RED, METAL], material_ids=torch.arange(12) % 2)
     return [mesh.to(dtype) for mesh in (tetrahedron, cube, sphere)]
 
 
@@ -34,7 +37,10 @@ def test_r14_packed_arrays_hold_each_mesh_as_it_was():
             texcoords = torch.stack(geometry.triangle_corners(packed.texcoords, packed.texcoord_triangles[rows]))
             own = torch.stack(geometry.triangle_corners(mesh.texcoords, mesh.texcoord_triangles))
             assert torch.equal(texcoords, own)
-    assert packed.materials == [None, "a", "b", "plain"]
+    assert packed.materials[0] is None
+    for material, expected in zip(packed.materials[1:], (RED, METAL, PLAIN), strict=True):
+        assert torch.equal(material.albedo.float(), expected.albedo)
+        assert torch.equal(material.metallic.float(), expected.metallic)
     assert packed.material_ids[[0, 4, 5, 16]].tolist() == [0, 1, 2, 3]
     assert (packed.colors[:12] == 1).all()
     assert torch.equal(packed.colors[12:], meshes[2].colors)

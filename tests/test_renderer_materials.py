@@ -49,8 +49,10 @@ def loss_gradients(renderer: dr.Renderer, mesh: dr.Mesh, lamps: list, camera: dr
     return images, list(torch.autograd.grad(images, leaves, cotangents))
 
 
-@pytest.mark.parametrize("edges", ["pairs", None])
-@pytest.mark.parametrize("alpha_mode", ["OPAQUE", "BLEND"])
+@pytest.mark.parametrize(
+    ("edges", "alpha_mode"),
+    [("pairs", "OPAQUE"), ("pairs", "BLEND"), (None, "OPAQUE"), (None, "BLEND"), ("coverage", "OPAQUE")],
+)
 def test_recomputed_pictures_and_gradients_are_the_same_bits(edges: str | None, alpha_mode: str) -> None:
     mesh = textured_mesh(alpha_mode=alpha_mode, albedo_factor=(1.0, 1.0, 1.0, 0.5))
     lamps, camera = lights(), CAMERA.to(torch.float64)
@@ -243,11 +245,27 @@ def test_wrong_options(options: dict, message: str) -> None:
         dr.Renderer((8, 8), edges=None, **options)
 
 
+def test_exact_areas_of_lit_materials_are_the_limit_of_many_samples() -> None:
+    """Two cameras, each with its own eye: the list of fragments is of both items."""
+    sphere, lamps = geometry.icosphere(2).to(torch.float64), lights()
+    mesh = dr.Mesh(sphere.vertices, sphere.triangles, material=dr.Material((0.5, 0.6, 0.7), roughness=0.7))
+    cameras = dr.Camera.perspective(fov_y_deg=40, width=40, height=32).look_at([[1.0, 1.5, 3.5], [-2.0, 0.5, 3.0]])
+    cameras = cameras.to(torch.float64)
+    exact = dr.Renderer((32, 40), edges="coverage")(mesh, cameras, lamps, background=0.25).color
+    mean = dr.Renderer((32, 40), edges=None, samples=8)(mesh, cameras, lamps, background=0.25).color
+    point = dr.Renderer((32, 40), edges=None)(mesh, cameras, lamps, background=0.25).color
+    error, point_error = (exact - mean).abs().mean(), (point - mean).abs().mean()
+    assert error < 0.15 * point_error  # 64 samples have an error of their own
+
+
 def test_wrong_meshes() -> None:
     cube = geometry.cube()
     textured = dr.Mesh(cube.vertices, cube.triangles, material=dr.Material(torch.rand(4, 4, 3)))
     with pytest.raises(ValueError, match="Renderer: mesh must have texcoords for its textures, got none"):
         dr.Renderer((32, 40), edges=None)(textured, CAMERA)
+    clear = dr.Mesh(cube.vertices, cube.triangles, material=dr.Material(alpha_mode="BLEND"))
+    with pytest.raises(ValueError, match="Renderer: mesh must hold opaque materials only"):
+        dr.Renderer((32, 40), edges="coverage")(clear, CAMERA)
     wrong = dr.Mesh(cube.vertices, cube.triangles, material="wood")
     with pytest.raises(TypeError, match=r"Renderer: mesh.material must be dr.Material, got str"):
         dr.Renderer((32, 40), edges=None)(wrong, CAMERA)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch._C import _functorch
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from .. import _checks
 from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
@@ -115,7 +115,7 @@ def coverage(
         >>> dr.composite(red, coverage).shape
         torch.Size([1, 64, 64, 3])
     """
-    return _coverage_with_driver(
+    return _coverage_with_driver(  # pyright: ignore[reportCallIssue]
         clip_positions, triangles, resolution, ranges, cull, merge_adjacent, driver=_DRIVER_NATIVE
     )
 
