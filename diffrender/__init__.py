@@ -39,6 +39,7 @@ from .ops.shade_metallic_roughness import (  # noqa: E402
 from .ops.texture import texture  # noqa: E402
 from .ops.texture_cube import texture_cube  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
+from .recompute import saved_bytes  # noqa: E402
 from .renderer import Renderer, RenderResult  # noqa: E402
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "roughness_from_unbounded",
     "save_image",
     "save_mesh",
+    "saved_bytes",
     "set_checks",
     "sh_from_environment",
     "shade_blinn_phong",

@@ -1,4 +1,4 @@
-"""Command line: `python -m diffrender fit ...`.
+"""Command line: `python -m diffrender fit|render|info ...`.
 
 Wrong input ends with one line on the error stream and exit code 2. The first Ctrl-C ends the optimisation and lets the
 command write what it has (exit code 130); a second one ends it at once.
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from diffrender import fit, fit_report, info
+from diffrender import cli_render, fit, fit_report, info
 from diffrender._extras import require
 from diffrender.geometry import Mesh
 from diffrender.io import load_mesh
@@ -83,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--device", default="cpu", help="cpu or cuda (default %(default)s)")
     command.add_argument("--quiet", action="store_true", help="no progress bar")
     command.set_defaults(run=_run_fit)
+
+    cli_render.add_command(commands)
 
     command = commands.add_parser("info", help="versions, devices and kernels: what is installed, built and loaded")
     command.set_defaults(run=_run_info)

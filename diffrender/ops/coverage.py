@@ -115,8 +115,14 @@ def coverage(
         >>> dr.composite(red, coverage).shape
         torch.Size([1, 64, 64, 3])
     """
-    return _coverage_with_driver(  # pyright: ignore[reportCallIssue]
-        clip_positions, triangles, resolution, ranges, cull, merge_adjacent, driver=_DRIVER_NATIVE
+    return _coverage_with_driver(
+        clip_positions,
+        triangles,  # pyright: ignore[reportCallIssue]
+        resolution,
+        ranges,
+        cull,
+        merge_adjacent,
+        driver=_DRIVER_NATIVE,
     )
 
 
