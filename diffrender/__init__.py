@@ -8,6 +8,7 @@ from . import compat, geometry, io, losses, metrics, optim  # noqa: E402
 from ._checks import set_checks  # noqa: E402
 from .camera import Camera  # noqa: E402
 from .color import linear_to_srgb, srgb_to_linear, tonemap  # noqa: E402
+from .environment import EnvironmentLight, PrefilteredEnvironment  # noqa: E402
 from .geometry import Mesh  # noqa: E402
 from .io import load_image, load_mesh, save_image, save_mesh  # noqa: E402
 from .lights import (  # noqa: E402
@@ -36,6 +37,7 @@ from .ops.shade_metallic_roughness import (  # noqa: E402
     shade_metallic_roughness,
     unbounded_from_roughness,
 )
+from .ops.split_sum import split_sum  # noqa: E402
 from .ops.texture import texture  # noqa: E402
 from .ops.texture_cube import texture_cube  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
@@ -47,12 +49,14 @@ __all__ = [
     "Camera",
     "Coverage",
     "DirectionalLight",
+    "EnvironmentLight",
     "Fragments",
     "Material",
     "MaterialSample",
     "Mesh",
     "PackedLights",
     "PointLight",
+    "PrefilteredEnvironment",
     "RenderResult",
     "Renderer",
     "SpotLight",
@@ -87,6 +91,7 @@ __all__ = [
     "shade_blinn_phong",
     "shade_lambert",
     "shade_metallic_roughness",
+    "split_sum",
     "srgb_to_linear",
     "texture",
     "texture_cube",

@@ -152,6 +152,19 @@ class Light:
         return PackedLights(types, torch.cat(parts, -1))
 
 
+class EnclosingLight:
+    """Light from all around (`EnvironmentLight`): it has no row in the packed table, shading ops ask it for its share.
+
+    `arguments` are the checked arguments of the op (diffrender/ops/_shade.py); results are radiance (B, H, W, 3).
+    """
+
+    def reflect_lambert(self, arguments: Any) -> Tensor:
+        raise NotImplementedError
+
+    def reflect_metallic_roughness(self, arguments: Any, diffuse_fresnel: bool, multi_scatter: bool) -> Tensor:
+        raise NotImplementedError
+
+
 class AmbientLight(Light):
     """Radiance that arrives equally from everywhere: every model reflects albedo * color, whatever the normal.
 
@@ -303,7 +316,8 @@ def pack_lights(lights: Light | PackedLights | Sequence[Light | PackedLights]) -
     tables = []
     for light in lights:
         if not isinstance(light, (Light, PackedLights)):
-            _checks.fail(TypeError, "pack_lights", "lights", "hold lights only", type(light).__name__)
+            hint = "It has no row in the table." if isinstance(light, EnclosingLight) else ""
+            _checks.fail(TypeError, "pack_lights", "lights", "hold lights only", type(light).__name__, hint)
         tables.append(light if isinstance(light, PackedLights) else light.pack())
     if not tables:
         return PackedLights(torch.zeros(0, dtype=torch.int32), torch.zeros(1, 0, VALUES_PER_LIGHT))

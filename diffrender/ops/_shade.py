@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .. import _checks
 from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
-from ..lights import VALUES_PER_LIGHT, Light, PackedLights, pack_lights
+from ..lights import VALUES_PER_LIGHT, EnclosingLight, Light, PackedLights, pack_lights
 
-Lights = Light | PackedLights | Sequence[Light | PackedLights]
+Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
 
 # Which body of a kernel runs (csrc/shade_host.h): the choice is made for tests only.
 _DRIVER_AUTOMATIC = 0
@@ -44,7 +44,7 @@ def check_arguments(
     positions: Tensor,
     normals: Tensor,
     material: dict[str, tuple[Tensor | float, int]],
-    lights: Lights,
+    lights: Light | PackedLights | Sequence[Light | PackedLights],
     *,
     camera_position: Tensor | Sequence[float] | None,
     view_directions: Tensor | None,
@@ -91,6 +91,17 @@ def check_arguments(
         positions, normals, view, geometric_normals, triangle_id, values, table.types.to(torch.int32),
         [maps[name] for name in material], view_directions is not None, two_sided,
     )  # fmt: skip
+
+
+def split_lights(lights: Lights) -> tuple[Light | PackedLights | Sequence[Light | PackedLights], list[EnclosingLight]]:
+    """Lights of the packed table, and those that enclose the scene."""
+    if isinstance(lights, EnclosingLight):
+        return [], [lights]
+    # A table is a sequence too, but not of lights.
+    if isinstance(lights, (Light, PackedLights)) or not isinstance(lights, Sequence):
+        return lights, []
+    rest = [light for light in lights if not isinstance(light, EnclosingLight)]
+    return rest, [light for light in lights if isinstance(light, EnclosingLight)]
 
 
 def as_map(function: str, name: str, value: Any, channels: int, like: Tensor | None) -> Tensor:

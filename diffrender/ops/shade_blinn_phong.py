@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ._shade import Lights, check_arguments, register, shade
+from .. import _checks
+from ._shade import Lights, check_arguments, register, shade, split_lights
 
 
 def shade_blinn_phong(
@@ -74,6 +75,10 @@ def shade_blinn_phong(
         >>> [round(value, 4) for value in image[0, 0, 0].tolist()]
         [1.0, 1.0, 1.0]
     """
+    if split_lights(lights)[1]:
+        expected = "be made of lights with a direction or a position"
+        hint = "shade_metallic_roughness and shade_lambert take environments."
+        _checks.fail(ValueError, "shade_blinn_phong", "lights", expected, "an environment", hint)
     arguments = check_arguments(
         "shade_blinn_phong",
         positions,

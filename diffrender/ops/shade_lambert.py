@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .. import _checks
-from ._shade import Lights, check_arguments, register, shade
+from ._shade import Lights, check_arguments, register, shade, split_lights
 
 
 def shade_lambert(
@@ -40,7 +40,7 @@ def shade_lambert(
         normals: map of 3 channels, of any length: they are made unit length here. A zero normal gives 0.
         albedo: map of 3 channels, linear; or a number.
         lights: lights, or their packed table (`dr.pack_lights`), of any mix of types; each shared or with its own
-            batch.
+            batch. An `EnvironmentLight` adds albedo / pi times its irradiance.
         camera_position: (B, 3), (3,) or a map: where the viewer is. Needed for two-sided shading only.
         view_directions: in its place, directions to the viewer, of any length: a constant for orthographic cameras.
         geometric_normals: map that decides which side is seen; default `normals`.
@@ -71,6 +71,7 @@ def shade_lambert(
     """
     if not 0 <= leak <= 1:
         _checks.fail(ValueError, "shade_lambert", "leak", "lie in [0, 1]", str(leak))
+    lights, enclosing = split_lights(lights)
     arguments = check_arguments(
         "shade_lambert",
         positions,
@@ -84,7 +85,10 @@ def shade_lambert(
         two_sided=two_sided,
         needs_view=False,
     )
-    return shade("shade_lambert", arguments, (float(leak),))
+    radiance = shade("shade_lambert", arguments, (float(leak),))
+    for light in enclosing:
+        radiance = radiance + light.reflect_lambert(arguments)
+    return radiance
 
 
 register("shade_lambert", material=1, options=1)

@@ -11,17 +11,15 @@ Not handled: shadows, light from one surface to another, light between the micro
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 
-import numpy
 import torch
 from torch import Tensor
 
 from .. import _checks
 from ..geometry.normals import safe_normalize
-from ._shade import Lights, ShadeArguments, check_arguments, register, shade
+from ._shade import Lights, ShadeArguments, check_arguments, register, shade, split_lights
+from .split_sum import reflected_share
 
 MINIMUM_ROUGHNESS = 0.045
 
@@ -56,7 +54,7 @@ def shade_metallic_roughness(
         metallic: map of 1 channel in [0, 1]; or a number.
         roughness: map of 1 channel in [0, 1], perceptual (its square is the width of the highlight); or a number.
         lights: lights, or their packed table (`dr.pack_lights`), of any mix of types; each shared or with its own
-            batch. Ambient lights add albedo * color.
+            batch. Ambient lights add albedo * color; an `EnvironmentLight` adds what `light.shade` gives.
         camera_position: (B, 3), (3,) or a map: where the viewer is.
         view_directions: in its place, directions to the viewer, of any length: a constant for orthographic cameras.
         geometric_normals: map that decides which side is seen; default `normals`.
@@ -95,6 +93,7 @@ def shade_metallic_roughness(
     name = "shade_metallic_roughness"
     if not 0 < minimum_roughness <= 1:
         _checks.fail(ValueError, name, "minimum_roughness", "lie in (0, 1]", str(minimum_roughness))
+    lights, enclosing = split_lights(lights)
     arguments = check_arguments(
         name,
         positions,
@@ -108,10 +107,14 @@ def shade_metallic_roughness(
         two_sided=two_sided,
         needs_view=True,
     )
+    around = [light.reflect_metallic_roughness(arguments, diffuse_fresnel, multi_scatter) for light in enclosing]
     like = arguments.positions
     energy = _lost_energy(arguments, minimum_roughness) if multi_scatter else like.new_zeros(1, 1, 1, 1)
     arguments.material.append(energy)
-    return shade(name, arguments, (float(minimum_roughness), bool(diffuse_fresnel)))
+    radiance = shade(name, arguments, (float(minimum_roughness), bool(diffuse_fresnel)))
+    for share in around:
+        radiance = radiance + share
+    return radiance
 
 
 def roughness_from_unbounded(values: Tensor, *, minimum: float = MINIMUM_ROUGHNESS) -> Tensor:
@@ -140,38 +143,6 @@ def unbounded_from_roughness(roughness: Tensor, *, minimum: float = MINIMUM_ROUG
 
 # --- energy lost by single scattering -------------------------------------------------------------
 
-_TABLE_SIZE = 64
-
-
-@functools.cache
-def white_albedo_table(size: int = _TABLE_SIZE) -> Tensor:
-    """Albedo E(n.v, roughness) of a metal with F0 = 1 and single scattering, (size, size) float64.
-
-    Rows are roughness, columns n.v, both at i / (size - 1). E is the integral of D V n.l over the hemisphere of l; with
-    half vectors drawn from D it is the mean of 4 V n.l v.h / n.h. The mean is taken by Gauss-Legendre quadrature, after
-    a substitution that resolves the far tail of D, and is exact to 1e-3.
-    """
-    node = torch.linspace(0, 1, size, dtype=torch.float64)
-    roughness, view_cosine = node[:, None, None].clamp(min=1e-3), node[None, :, None].clamp(min=1e-4)
-    alpha_squared, sine = roughness**4, (1 - view_cosine * view_cosine).sqrt()
-    root_view = (view_cosine**2 * (1 - alpha_squared) + alpha_squared).sqrt()
-    abscissas, weights = (torch.from_numpy(x) / 2 for x in numpy.polynomial.legendre.leggauss(48))
-    turn = torch.cos(math.pi * (torch.arange(48, dtype=torch.float64) + 0.5) / 48)  # one half mirrors the other
-    total = torch.zeros(size, size, dtype=torch.float64)
-    for abscissa, weight in zip((abscissas + 0.5).tolist(), weights.tolist(), strict=True):
-        uniform = 1 - (1 - abscissa) ** 3
-        squared = (1 - uniform) / (1 + (alpha_squared - 1) * uniform)
-        half_cosine, half_sine = squared.sqrt(), (1 - squared).clamp(min=0).sqrt()
-        view_half = sine * half_sine * turn + view_cosine * half_cosine
-        light_cosine = 2 * view_half * half_cosine - view_cosine
-        is_lit = (light_cosine > 0) & (view_half > 0)
-        light_cosine = light_cosine.clamp(min=1e-12)
-        root_light = (light_cosine**2 * (1 - alpha_squared) + alpha_squared).sqrt()
-        visibility = 0.5 / (light_cosine * root_view + view_cosine * root_light)
-        value = torch.where(is_lit, 4 * visibility * light_cosine * view_half / half_cosine, 0).mean(-1)
-        total += 3 * (1 - abscissa) ** 2 * weight * value
-    return total
-
 
 def _lost_energy(arguments: ShadeArguments, minimum_roughness: float) -> Tensor:
     """1 / E - 1 at every pixel, (B, H, W, 1), by a bicubic look-up, which has a continuous gradient."""
@@ -192,14 +163,8 @@ def _lost_energy(arguments: ShadeArguments, minimum_roughness: float) -> Tensor:
     roughness = arguments.material[2].clamp(minimum_roughness, 1)
     if arguments.triangle_id is not None:
         roughness = torch.where(inside, roughness, 1)
-    cosine, roughness = torch.broadcast_tensors(cosine.clamp(0, 1), roughness)
-    grid = torch.cat([2 * cosine - 1, 2 * roughness - 1], -1)
-    batch, height, width, _ = grid.shape
-    table = white_albedo_table().to(grid)[None, None].expand(1, 1, -1, -1)
-    albedo = torch.nn.functional.grid_sample(
-        table, grid.reshape(1, batch * height, width, 2), mode="bicubic", padding_mode="border", align_corners=True
-    )
-    return (1 / albedo - 1).view(batch, height, width, 1)
+    scale, bias, _ = reflected_share(cosine, roughness)[..., 0, :].split(1, -1)
+    return 1 / (scale + bias) - 1
 
 
 register("shade_metallic_roughness", material=4, options=2)
