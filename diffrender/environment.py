@@ -83,7 +83,7 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
         >>> normals = torch.tensor([0.0, 0.0, 1.0]).expand(1, 4, 4, 3)
         >>> image = light.shade(torch.zeros(1, 4, 4, 3), normals, 0.8, 0.0, 0.5, camera_position=(0.0, 0.0, 2.0))
         >>> [round(value, 3) for value in image[0, 0, 0].tolist()]
-        [0.401, 0.401, 0.401]
+        [0.402, 0.402, 0.402]
     """
 
     map: Tensor

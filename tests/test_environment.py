@@ -1,6 +1,7 @@
 """EnvironmentLight: against quadrature of the shading op, gradients, what it keeps, files."""
 
 import copy
+import importlib.util
 import io as bytes_io
 import math
 import os
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import diffrender as dr
+from benchmarks import prefilter
 from diffrender.ops._cube import cube_texels
 from diffrender.ops.split_sum import reflected_share
 from tests.support.vocabulary import rnd, uniform
@@ -408,3 +410,15 @@ def test_real_sky_lights_the_side_of_the_sun():
     sun = torch.tensor([math.sin(theta) * math.sin(phi), math.cos(theta), -math.sin(theta) * math.cos(phi)])
     towards, away = (light.irradiance(sign * sun.expand(1, 1, 1, 3)).mean() for sign in (1, -1))
     assert towards > 2 * away
+
+
+def test_example_and_benchmark_run(tmp_path, capsys):
+    root = Path(__file__).resolve().parents[1]
+    specification = importlib.util.spec_from_file_location("environment_example", root / "examples" / "environment.py")
+    example = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(example)
+    output = tmp_path / "spheres.png"
+    assert example.main(["--output", str(output), "--count", "2", "--size", "12", "--cube", "16"]) == 0
+    assert dr.io.load_image(output).shape == (24, 24, 3)
+    assert prefilter.main(["--size", "16", "--repeat", "1"]) == 0
+    assert "prefilter backward" in capsys.readouterr().out

@@ -32,7 +32,7 @@ def split_sum(cosine: Tensor, roughness: Tensor) -> tuple[Tensor, Tensor]:
         roughness: perceptual roughness in [0, 1], of a shape that broadcasts.
 
     Returns:
-        (scale, bias) of the broadcast shape; exact to 1e-3. For F0 = 1 their sum is what single
+        (scale, bias) of the broadcast shape; exact to 1e-3 for n.v above 0.001. For F0 = 1 their sum is what single
         scattering keeps.
 
     Gradients: exact to both for the bicubic interpolation that this is, which has a continuous derivative. Zero beyond
