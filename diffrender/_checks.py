@@ -13,6 +13,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 _FLOATING = (torch.float32, torch.float64)
 _HALF = (torch.float16, torch.bfloat16)
 
+# Choices of `cull` and their numbers in the kernels.
+CULL = {None: 0, "back": 1, "front": 2}
+
 _device_checks = os.environ.get("DIFFRENDER_CHECKS", "") not in ("", "0")
 
 
@@ -111,6 +114,24 @@ def check_rows(function: str, triangles: torch.Tensor, triangle_id: torch.Tensor
             f"{function}: triangles has {triangles.shape[0]} rows but fragments show triangle {highest}. "
             "Its rows must stand for the triangles that were rasterized."
         )
+
+
+def check_ranges(function: str, ranges: object, positions: torch.Tensor, count: int) -> torch.Tensor:
+    """`ranges` (B, 2) of (first triangle, count), within `count` triangles, as int32 beside (B or 1, V, 4) positions."""
+    check_tensor(function, "ranges", ranges)
+    assert isinstance(ranges, torch.Tensor)
+    if ranges.dtype not in (torch.int32, torch.int64):
+        fail(TypeError, function, "ranges", "be int32 or int64", str(ranges.dtype))
+    if ranges.dim() != 2 or ranges.shape[1] != 2:
+        fail(ValueError, function, "ranges", "have shape (B, 2)", shape_text(ranges))
+    if positions.shape[0] not in (1, ranges.shape[0]):
+        expected = f"have one row per item of clip_positions ({positions.shape[0]})"
+        fail(ValueError, function, "ranges", expected, str(ranges.shape[0]))
+    if can_read(ranges):
+        for first, size in ranges.tolist():
+            if first < 0 or size < 0 or first + size > count:
+                fail(ValueError, function, "ranges", f"lie within {count} triangles", f"({first}, {size})")
+    return ranges.to(device=positions.device, dtype=torch.int32)
 
 
 def check_choice(function: str, argument: str, value: object, choices: Sequence[object]) -> None:

@@ -45,9 +45,9 @@ void parallel_ranges(int64_t n, int64_t piece, const F& body) {
 
 constexpr int64_t kItemsPerPiece = 16384;
 
-// functor(begin, end) for ranges that together cover [0, n); on CUDA one item per thread.
+// functor(begin, end) for ranges that together cover [0, n); on CUDA one item per thread, on the CPU `piece` at a time.
 template <class F>
-void launch(const Tensor& like, int64_t n, const F& functor) {
+void launch(const Tensor& like, int64_t n, const F& functor, int64_t piece = kItemsPerPiece) {
   if (n <= 0) return;
   if (like.is_cuda()) {
 #if defined(DIFFRENDER_CUDA)
@@ -57,7 +57,7 @@ void launch(const Tensor& like, int64_t n, const F& functor) {
     DR_CHECK(false, "this build of diffrender has no CUDA kernels");
 #endif
   }
-  parallel_ranges(n, kItemsPerPiece, [&](int64_t begin, int64_t end) { functor(begin, end); });
+  parallel_ranges(n, piece, [&](int64_t begin, int64_t end) { functor(begin, end); });
 }
 
 // Which sums a scatter uses. On the CPU `native` is already the same for any number of threads.

@@ -1,11 +1,17 @@
 """Antialiasing of visibility edges: the gradient of an image through silhouettes.
 
 A custom Function because the true derivative is missing from the other stages (which triangle a pixel shows is
-piecewise constant) and because the forward leaves the framework. Method "pairs" blends neighbouring pixels across the
-silhouette edge that passes between their centres (the idea of Laine et al. 2020, section 3.6, with changes: the edge is
-found by walking over the mesh from the pixel's triangle, so that it need not belong to a triangle that shows at a
-centre; each edge counts once over both axes; a pixel stays a mean of input colours). Not handled: more than one edge
-between two centres, faces that cross each other, edges of surfaces too thin to show at any centre.
+piecewise constant) and because the forward leaves the framework.
+
+Method "segments" walks every silhouette edge of the mesh through the pixels that it crosses and clips it exactly to each
+of them: the picture is blended by exact areas, the gradient is the boundary integral of the discontinuity in closed
+form. Visibility of the pieces and the colours next to them come from the pixels around (csrc/segments*.h).
+
+Method "pairs" blends neighbouring pixels across the silhouette edge that passes between their centres (the idea of
+Laine et al. 2020, section 3.6, with changes: the edge is found by walking over the mesh from the pixel's triangle, so
+that it need not belong to a triangle that shows at a centre; each edge counts once over both axes; a pixel stays a mean
+of input colours). It does not handle more than one edge between two centres, faces that cross each other, and surfaces
+too thin to show at any centre.
 """
 
 from __future__ import annotations
@@ -16,10 +22,13 @@ import torch
 
 from .. import _checks
 from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from ._segments import AntialiasSegments
 from .rasterize import Fragments
 from .topology import edge_topology
 
 _METHODS = ("segments", "pairs")
+_FORWARDS = ("area", "identity")
+_VISIBILITIES = ("window",)
 
 
 def antialias(
@@ -29,7 +38,12 @@ def antialias(
     triangles: torch.Tensor,
     *,
     method: str = "segments",
+    forward: str = "area",
+    visibility: str = "window",
+    seams: torch.Tensor | None = None,
     topology: torch.Tensor | None = None,
+    ranges: torch.Tensor | None = None,
+    cull: str | None = None,
 ) -> torch.Tensor:
     """Blend pixels across visibility edges, so that moving an edge changes the image.
 
@@ -39,20 +53,30 @@ def antialias(
         fragments: result of `rasterize` for the same clip_positions and triangles.
         clip_positions: (B, V, 4) or (V, 4), as given to `rasterize`.
         triangles: (T, 3), as given to `rasterize`.
-        method: "pairs". "segments" (the default of the finished library) is not part of this version and raises.
+        method: "segments" walks the silhouette edges of the mesh; "pairs" blends pixels two by two (simpler, a mean
+            of input colours, far less accurate). The options below it are of "segments" alone.
+        forward: "area" blends by the area that each surface covers; "identity" returns the image as it is, and only
+            the gradient knows of the edges.
+        visibility: "window" decides what hides an edge by the triangles that show in the 3 x 3 pixels around.
+        seams: (T, 3) indices of an attribute array. Edges across which they differ count as edges too, for pictures
+            whose colours jump there.
         topology: result of `edge_topology`, made once per mesh. None builds it in every call, from vertices that
             coincide in clip_positions.
+        ranges, cull: as given to `rasterize`.
 
     Returns:
-        (B, H, W, C). Each pixel is a weighted mean of its own and its four neighbours' input colours.
+        (B, H, W, C). With "segments" the mean over the pixel's area wherever surfaces have constant colours; the limit
+        of what that can reach where several surfaces meet is a little outside of the range of the input. With "pairs"
+        a weighted mean of the pixel's own and its four neighbours' input colours.
 
-    Gradients: exact to image and to x, y, w of clip_positions (none to z), at fixed triangle_id. As a derivative of the
-        ideal box-filtered image it is approximate: see docs/gradients.md.
-    Memory: saves image, clip_positions, triangles, topology, triangle_id, and one byte per triangle.
+    Gradients: to image exact, as the blend mixes it. To clip_positions with "segments": the derivative of the ideal
+        picture filtered over the area of pixels, through silhouettes, borders, occlusions, crossing surfaces (those to
+        z as well) and seams, with the colours next to an edge taken from the picture; with "pairs": exact derivative of
+        the blend to x, y, w. docs/gradients.md has measured errors.
+    Memory: saves image, clip_positions, triangles, topology, triangle_id; with "pairs" also one byte per triangle.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
-        NotImplementedError: method "segments".
 
     Example:
         >>> corners = torch.tensor([[-0.8, -0.8, 0.0, 1.0], [0.8, -0.8, 0.0, 1.0], [-0.8, 0.8, 0.0, 1.0]])
@@ -60,13 +84,19 @@ def antialias(
         >>> triangles = torch.tensor([[0, 1, 2]])
         >>> fragments = dr.rasterize(corners, triangles, (64, 64))
         >>> mask = (fragments.triangle_id >= 0).float().unsqueeze(-1)
-        >>> dr.antialias(mask, fragments, corners, triangles, method="pairs").sum().backward()
-        >>> bool(corners.grad[1, 0] > 0)  # moving the right corner to the right grows the triangle
-        True
+        >>> area = dr.antialias(mask, fragments, corners, triangles).sum()
+        >>> round(area.item(), 2)  # half of (0.8 * 64) squared
+        1310.72
+        >>> area.backward()
+        >>> corners.grad[1, 0].item()  # moving the right corner by 1 in x, 32 pixels, adds 32 * 51.2 / 2 pixels
+        819.2
     """
     _checks.check_choice("antialias", "method", method, _METHODS)
-    if method == "segments":
-        raise NotImplementedError('antialias: method "segments" is not part of this version. Use method="pairs".')
+    _checks.check_choice("antialias", "forward", forward, _FORWARDS)
+    _checks.check_choice("antialias", "visibility", visibility, _VISIBILITIES)
+    _checks.check_choice("antialias", "cull", cull, tuple(_checks.CULL))
+    if method == "pairs" and (forward, visibility, seams) != ("area", "window", None):
+        raise ValueError('antialias: forward, visibility and seams are options of method "segments".')
     colors = _checks.check_floating("antialias", "image", image)
     positions = _checks.check_floating("antialias", "clip_positions", clip_positions)
     if not isinstance(fragments, Fragments):
@@ -93,14 +123,33 @@ def antialias(
     if topology is None:
         topology = edge_topology(indices, positions)
     else:
-        _checks.check_tensor("antialias", "topology", topology)
-        if topology.dtype not in (torch.int32, torch.int64):
-            _checks.fail(TypeError, "antialias", "topology", "be int32 or int64", str(topology.dtype))
-        if tuple(topology.shape) != tuple(indices.shape):
-            expected = f"have the shape of triangles {_checks.shape_text(indices)}"
-            _checks.fail(ValueError, "antialias", "topology", expected, _checks.shape_text(topology))
+        topology = _check_index_array(topology, "topology", indices)
     _checks.check_same_type("antialias", "topology", topology, "clip_positions", positions)
-    return _AntialiasPairs.apply(colors, triangle_id, positions, indices, topology.to(torch.int32))[0]
+    if method == "pairs":
+        return _AntialiasPairs.apply(colors, triangle_id, positions, indices, topology)[0]
+    if seams is not None:
+        seams = _check_index_array(seams, "seams", indices)
+        _checks.check_same_type("antialias", "seams", seams, "clip_positions", positions)
+    if ranges is not None:
+        ranges = _checks.check_ranges("antialias", ranges, positions, indices.shape[0])
+        if ranges.shape[0] != triangle_id.shape[0]:
+            expected = f"have one row per item of fragments ({triangle_id.shape[0]})"
+            _checks.fail(ValueError, "antialias", "ranges", expected, str(ranges.shape[0]))
+    return AntialiasSegments.apply(
+        colors, triangle_id, positions, indices, topology, ranges, seams, _checks.CULL[cull], forward == "area"
+    )
+
+
+def _check_index_array(value: object, argument: str, triangles: torch.Tensor) -> torch.Tensor:
+    """`value` as int32 of the shape of the triangles."""
+    _checks.check_tensor("antialias", argument, value)
+    assert isinstance(value, torch.Tensor)
+    if value.dtype not in (torch.int32, torch.int64):
+        _checks.fail(TypeError, "antialias", argument, "be int32 or int64", str(value.dtype))
+    if tuple(value.shape) != tuple(triangles.shape):
+        expected = f"have the shape of triangles {_checks.shape_text(triangles)}"
+        _checks.fail(ValueError, "antialias", argument, expected, _checks.shape_text(value))
+    return value.to(torch.int32)
 
 
 class _AntialiasPairs(torch.autograd.Function):

@@ -18,7 +18,6 @@ import torch
 from .. import _checks
 from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
 
-_CULL = {None: 0, "back": 1, "front": 2}
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
 
 
@@ -100,12 +99,12 @@ def _rasterize_with_driver(
         positions = positions.unsqueeze(0)
     indices = _checks.check_triangles("rasterize", triangles, positions)
     _checks.check_vertex_range("rasterize", indices, positions.shape[1], "clip_positions")
-    _checks.check_choice("rasterize", "cull", cull, tuple(_CULL))
+    _checks.check_choice("rasterize", "cull", cull, tuple(_checks.CULL))
     if not isinstance(derivatives, bool):
         _checks.fail(TypeError, "rasterize", "derivatives", "be True or False", repr(derivatives))
     batch = positions.shape[0]
     if ranges is not None:
-        ranges = check_ranges("rasterize", ranges, positions, indices.shape[0])
+        ranges = _checks.check_ranges("rasterize", ranges, positions, indices.shape[0])
         batch = ranges.shape[0]
     beneath_id = None
     if beneath is not None:
@@ -118,26 +117,9 @@ def _rasterize_with_driver(
             _checks.fail(ValueError, "rasterize", "beneath", expected, _checks.shape_text(beneath_id))
         _checks.check_same_type("rasterize", "beneath", beneath_id, "clip_positions", positions)
     triangle_id, barycentrics, depth, gradients = _Rasterize.apply(
-        positions, indices.to(torch.int32), ranges, beneath_id, height, width, _CULL[cull], derivatives, driver
+        positions, indices.to(torch.int32), ranges, beneath_id, height, width, _checks.CULL[cull], derivatives, driver
     )
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
-
-
-def check_ranges(function: str, ranges: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
-    """`ranges` (B, 2) of rows of `count` triangles, as int32."""
-    _checks.check_tensor(function, "ranges", ranges)
-    if ranges.dtype not in (torch.int32, torch.int64):
-        _checks.fail(TypeError, function, "ranges", "be int32 or int64", str(ranges.dtype))
-    if ranges.dim() != 2 or ranges.shape[1] != 2:
-        _checks.fail(ValueError, function, "ranges", "have shape (B, 2)", _checks.shape_text(ranges))
-    if positions.shape[0] not in (1, ranges.shape[0]):
-        expected = f"have one row per item of clip_positions ({positions.shape[0]})"
-        _checks.fail(ValueError, function, "ranges", expected, str(ranges.shape[0]))
-    if _checks.can_read(ranges):
-        for first, size in ranges.tolist():
-            if first < 0 or size < 0 or first + size > count:
-                _checks.fail(ValueError, function, "ranges", f"lie within {count} triangles", f"({first}, {size})")
-    return ranges.to(device=positions.device, dtype=torch.int32)
 
 
 class _Rasterize(torch.autograd.Function):

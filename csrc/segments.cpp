@@ -1,0 +1,229 @@
+// Host side of antialias over edge segments and its backward, for both devices.
+#include "segments_blend.h"
+
+#include "core/compact.h"
+#include "core/launch.h"
+#include "core/tensor.h"
+
+namespace diffrender {
+namespace {
+
+// Items per task on the CPU, for kernels that spend about a microsecond on each.
+constexpr int64_t kHeavyPiece = 256;
+
+struct SegmentTensors {
+  Tensor positions, triangles, triangle_id, topology;
+  std::optional<Tensor> ranges, seams;
+  Cull cull;
+
+  SegmentTensors(const Tensor& visible, const Tensor& clip_positions, const Tensor& indices, const Tensor& edges,
+                 const std::optional<Tensor>& item_ranges, const std::optional<Tensor>& seam_indices, int64_t culling)
+      : positions(as_contiguous(clip_positions)),
+        triangles(as_contiguous(indices)),
+        triangle_id(as_contiguous(visible)),
+        topology(as_contiguous(edges)),
+        cull(static_cast<Cull>(culling)) {
+    if (item_ranges.has_value()) ranges = as_contiguous(*item_ranges);
+    if (seam_indices.has_value()) seams = as_contiguous(*seam_indices);
+    DR_CHECK(triangle_id.dim() == 3 && triangle_id.scalar_type() == ScalarType::Int,
+             "segments: triangle_id must be (B, H, W) int32");
+    DR_CHECK(positions.dim() == 3 && positions.size(2) == 4, "segments: clip_positions must have shape (B, V, 4)");
+    DR_CHECK(positions.size(0) == 1 || positions.size(0) == triangle_id.size(0), "segments: batch sizes differ");
+    DR_CHECK(triangles.dim() == 2 && triangles.size(1) == 3 && triangles.scalar_type() == ScalarType::Int,
+             "segments: triangles must be (T, 3) int32");
+    DR_CHECK(triangles.size(0) < (int64_t(1) << 31) / 3, "segments: too many triangles");
+    DR_CHECK(topology.numel() == triangles.numel() && topology.scalar_type() == ScalarType::Int,
+             "segments: topology must be int32 of the shape of triangles");
+    DR_CHECK(!seams.has_value() || (seams->numel() == triangles.numel() && seams->scalar_type() == ScalarType::Int),
+             "segments: seams must be int32 of the shape of triangles");
+    DR_CHECK(
+        !ranges.has_value() || (ranges->numel() == 2 * triangle_id.size(0) && ranges->scalar_type() == ScalarType::Int),
+        "segments: ranges must be (B, 2) int32");
+  }
+
+  int64_t batch() const { return triangle_id.size(0); }
+  int64_t corners() const { return triangles.numel(); }
+};
+
+// Visible pieces of one kind, and the memory behind them.
+struct Pieces {
+  Tensor first, further;
+  PieceList list;
+};
+
+template <class T>
+Tensor new_structs(const Tensor& like, int64_t n) {
+  static_assert(sizeof(T) % 8 == 0);
+  return new_empty(like, {n * static_cast<int64_t>(sizeof(T) / 8)}, ScalarType::Long);
+}
+
+template <class T>
+void launch_heavy(const Tensor& like, int64_t n, const T& functor) {
+  launch(like, n, functor, kHeavyPiece);
+}
+
+// `make(pieces, extra, second_pass)` gives the functor that looks at `items` pairs or pixels.
+template <class F>
+Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
+  Pieces result;
+  result.first = new_structs<Piece>(like, items);
+  const Tensor counts = new_empty(like, {items}, ScalarType::Long);
+  launch_heavy(like, items, make(mutable_data<Piece>(result.first), mutable_data<int64_t>(counts), false));
+  const auto [sums, extra] = sums_before(counts);
+  result.further = new_structs<Piece>(like, extra);
+  if (extra > 0) {
+    launch_heavy(like, items, make(mutable_data<Piece>(result.further), mutable_data<int64_t>(sums), true));
+  }
+  result.list = {data<Piece>(result.first), data<Piece>(result.further), items, items + extra};
+  return result;
+}
+
+// The edge walk of one call: builds the lists that forward and backward share.
+template <class scalar_t>
+class Walk {
+ public:
+  explicit Walk(const SegmentTensors& tensors) : t_(tensors) {
+    const int64_t items = t_.positions.size(0), triangles = t_.triangles.size(0);
+    facing_ = new_empty(t_.positions, {items * triangles}, ScalarType::Char);
+    mesh_ = {{data<scalar_t>(t_.positions), data<int32_t>(t_.triangles), data_or_null<int32_t>(t_.ranges),
+              items == 1 ? 0 : t_.positions.size(1) * 4, static_cast<int32_t>(t_.positions.size(1)),
+              static_cast<int32_t>(triangles), t_.cull},
+             Viewport<double>::make(t_.triangle_id.size(2), t_.triangle_id.size(1)),
+             data<int32_t>(t_.topology),
+             data_or_null<int32_t>(t_.seams),
+             data<int8_t>(facing_),
+             items == 1 ? 0 : triangles};
+    launch(t_.positions, facing_.numel(), TriangleFacing<scalar_t>{mesh_.mesh, mutable_data<int8_t>(facing_)});
+  }
+
+  const SegmentMesh<scalar_t>& mesh() const { return mesh_; }
+
+  Pieces edges() {
+    const Tensor marks = new_empty(t_.positions, {t_.batch() * t_.corners()}, ScalarType::Byte);
+    launch(t_.positions, marks.numel(), MarkEdges<scalar_t>{mesh_, mutable_data<uint8_t>(marks)});
+    const Tensor marked = marked_indices(marks);
+    const int64_t edges = marked.numel();
+    segments_ = new_structs<EdgeSegment>(t_.positions, edges);
+    const Tensor pixels = new_empty(t_.positions, {edges}, ScalarType::Long);
+    EdgeSegment* const segments = mutable_data<EdgeSegment>(segments_);
+    launch_heavy(t_.positions, edges,
+                 ClipEdges<scalar_t>{mesh_, data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
+    const auto [offsets, pairs] = sums_before(pixels);
+    const int64_t* const first_pair = data<int64_t>(offsets);
+    return find_pieces(t_.positions, pairs, [&](Piece* pieces, int64_t* extra, bool second_pass) {
+      return FindEdgePieces<scalar_t>{
+          {mesh_, data<int32_t>(t_.triangle_id)}, segments, first_pair, edges, pieces, extra, second_pass};
+    });
+  }
+
+  Pieces crossings() {
+    const Tensor marks = new_zeros(t_.positions, {t_.triangle_id.numel()}, ScalarType::Byte);
+    const int32_t* const ids = data<int32_t>(t_.triangle_id);
+    launch(t_.positions, marks.numel(), MarkCrossings<scalar_t>{mesh_, ids, mutable_data<uint8_t>(marks)});
+    const Tensor marked = marked_indices(marks);
+    const int64_t* const pixels = data<int64_t>(marked);
+    return find_pieces(t_.positions, marked.numel(), [&](Piece* pieces, int64_t* extra, bool second_pass) {
+      return FindCrossingPieces<scalar_t>{{mesh_, ids}, pixels, pieces, extra, second_pass};
+    });
+  }
+
+ private:
+  const SegmentTensors& t_;
+  Tensor facing_, segments_;
+  SegmentMesh<scalar_t> mesh_;
+};
+
+void check_image(const Tensor& image, const SegmentTensors& t) {
+  DR_CHECK(image.dim() == 4 && image.size(0) == t.triangle_id.size(0) && image.size(1) == t.triangle_id.size(1) &&
+               image.size(2) == t.triangle_id.size(2),
+           "segments: image must have shape (B, H, W, C)");
+  DR_CHECK(image.scalar_type() == t.positions.scalar_type(), "segments: image and clip_positions differ in type");
+}
+
+template <class scalar_t>
+void blend(const Pieces& pieces, const Tensor& image, const Tensor& result) {
+  const PieceList& list = pieces.list;
+  if (list.count == 0 || image.numel() == 0) return;
+  const Tensor keys = new_empty(image, {list.count}, ScalarType::Long);
+  launch(image, list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
+  const auto [sorted, order] = sort_keys(keys);
+  launch_heavy(image, list.count,
+               BlendPieces<scalar_t>{list, data<int64_t>(sorted), data<int64_t>(order), data<scalar_t>(image),
+                                     mutable_data<scalar_t>(result), static_cast<int32_t>(image.size(3)),
+                                     static_cast<int32_t>(image.size(2))});
+}
+
+Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tensor& clip_positions,
+                          const Tensor& triangles, const Tensor& topology, const std::optional<Tensor>& ranges,
+                          const std::optional<Tensor>& seams, int64_t cull) {
+  const DeviceScope device(input);
+  const Tensor image = as_contiguous(input);
+  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull);
+  check_image(image, tensors);
+  Tensor result = new_empty(image, {image.size(0), image.size(1), image.size(2), image.size(3)});
+  torch::stable::copy_(result, image);
+  dispatch_floating(image, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    Walk<scalar_t> walk(tensors);
+    blend<scalar_t>(walk.edges(), image, result);
+    blend<scalar_t>(walk.crossings(), image, result);
+  });
+  return result;
+}
+
+// Gradients to image and clip_positions; one that is not needed comes back empty. `blended`: whether the forward pass
+// mixed colours (forward "area") or left the image as it was ("identity").
+std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, const Tensor& visible,
+                                                       const Tensor& clip_positions, const Tensor& triangles,
+                                                       const Tensor& topology, const std::optional<Tensor>& ranges,
+                                                       const std::optional<Tensor>& seams, int64_t cull,
+                                                       const Tensor& grad_output, bool blended, bool need_image,
+                                                       bool need_positions, int64_t algorithm) {
+  const DeviceScope device(input);
+  const Tensor image = as_contiguous(input), grad_result = as_contiguous(grad_output);
+  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull);
+  check_image(image, tensors);
+  const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
+  Tensor grad_image = new_empty(image, {need_image ? image.size(0) : 0, image.size(1), image.size(2), image.size(3)});
+  if (need_image) torch::stable::copy_(grad_image, grad_result);
+  const Tensor grad_positions =
+      new_zeros(image, {need_positions ? tensors.positions.size(0) : 0, tensors.positions.size(1), 4});
+  if (!need_positions && !(need_image && blended)) return {grad_image, grad_positions};
+  dispatch_floating(image, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    Walk<scalar_t> walk(tensors);
+    const Pieces edges = walk.edges(), crossings = walk.crossings();
+    const int32_t channels = static_cast<int32_t>(image.size(3)), width = static_cast<int32_t>(image.size(2));
+    const scalar_t* const grad = data<scalar_t>(grad_result);
+    if (need_image && blended) {
+      for (const PieceList& list : {edges.list, crossings.list}) {
+        launch_scatter<scalar_t>(grad_image, 1, list.count, scatter,
+                                 BlendBackwardImage<scalar_t>{list, grad, channels, width});
+      }
+    }
+    if (!need_positions) return;
+    const ColorJump<scalar_t> jump{walk.mesh(), data<int32_t>(tensors.triangle_id), data<scalar_t>(image), grad,
+                                   channels};
+    launch_scatter<scalar_t>(grad_positions, 1, edges.list.count, scatter, EdgeBackward<scalar_t>{edges.list, jump});
+    launch_scatter<scalar_t>(grad_positions, 1, crossings.list.count, scatter,
+                             CrossingBackward<scalar_t>{crossings.list, jump});
+  });
+  return {grad_image, grad_positions};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
+  m.def(
+      "antialias_segments(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, "
+      "Tensor? ranges, Tensor? seams, int cull) -> Tensor");
+  m.def(
+      "antialias_segments_backward(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, "
+      "Tensor topology, Tensor? ranges, Tensor? seams, int cull, Tensor grad_result, bool blended, bool need_image, "
+      "bool need_positions, int scatter) -> (Tensor, Tensor)");
+}
+
+DR_REGISTER("antialias_segments", &antialias_segments)
+DR_REGISTER("antialias_segments_backward", &antialias_segments_backward)
+
+}  // namespace diffrender

@@ -1,0 +1,262 @@
+// Edge walk, part 5: the picture and its derivative from visible pieces.
+//
+//   I_p = C_p + sum over the pieces s in p of A_s (C_far - C_near)
+// with A_s the area that s hides from the pixel's centre, near = the side of the centre. Constant colours per surface
+// make this the exact mean over the pixel, however many pieces there are and wherever the centre lies.
+#pragma once
+
+#include "segments_crossings.h"
+
+namespace diffrender {
+
+// Pieces in two parts: the first of every edge-pixel pair (or marked pixel), then the further ones.
+struct PieceList {
+  const Piece* first;    // [first_count]
+  const Piece* further;  // [count - first_count]
+  int64_t first_count, count;
+
+  DR_HD const Piece& at(int64_t i) const { return i < first_count ? first[i] : further[i - first_count]; }
+};
+
+constexpr int64_t kNoPixel = INT64_MAX;
+
+struct PieceKeys {
+  PieceList list;
+  int64_t* keys;  // [count] pixel, or kNoPixel
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) keys[i] = list.at(i).pixel < 0 ? kNoPixel : list.at(i).pixel;
+  }
+};
+
+// The pixel of a window cell around another one.
+DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
+  return pixel + (cell / 3 - 1) * static_cast<int64_t>(width) + (cell % 3 - 1);
+}
+
+// Adds the pieces of each pixel to the picture. Sorted by pixel, so that a pixel is written by one thread.
+template <class scalar_t>
+struct BlendPieces {
+  PieceList list;
+  const int64_t* keys;    // [count] sorted
+  const int64_t* order;   // [count] index into list
+  const scalar_t* image;  // [B, H, W, C]
+  scalar_t* result;       // [B, H, W, C]
+  int32_t channels, width;
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t pixel = keys[i];
+      if (pixel == kNoPixel) break;
+      if (i > 0 && keys[i - 1] == pixel) continue;
+      for (int64_t k = i; k < list.count && keys[k] == pixel; ++k) {
+        const Piece& piece = list.at(order[k]);
+        const scalar_t area = static_cast<scalar_t>(piece.area);
+        const scalar_t* const front = image + cell_pixel(pixel, piece.front, width) * channels;
+        const scalar_t* const back = image + cell_pixel(pixel, piece.back, width) * channels;
+        for (int32_t c = 0; c < channels; ++c) result[pixel * channels + c] += area * (back[c] - front[c]);
+      }
+    }
+  }
+};
+
+// grad_C_far += A G_p, grad_C_near -= A G_p, on top of grad_C_p = G_p.
+template <class scalar_t>
+struct BlendBackwardImage {
+  PieceList list;
+  const scalar_t* grad_result;  // [B, H, W, C]
+  int32_t channels, width;
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = list.at(i);
+      if (piece.pixel < 0 || piece.front == piece.back) continue;
+      const scalar_t area = static_cast<scalar_t>(piece.area);
+      const int64_t front = cell_pixel(piece.pixel, piece.front, width) * channels;
+      const int64_t back = cell_pixel(piece.pixel, piece.back, width) * channels;
+      for (int32_t c = 0; c < channels; ++c) {
+        const scalar_t g = area * grad_result[piece.pixel * channels + c];
+        accumulate(sink, back + c, g);
+        accumulate(sink, front + c, -g);
+      }
+    }
+  }
+};
+
+// The colour jump J = <G_p, C_front - C_back> at the middle of a piece. Colours come from pixels, half a pixel away on
+// average, so each is carried on to the piece along the line through a second pixel further from it; not where that
+// pixel seems to show another surface, and not where it changes the colour by more than half of the jump.
+template <class scalar_t>
+struct ColorJump {
+  SegmentMesh<scalar_t> in;
+  const int32_t* triangle_id;   // [B, H, W]
+  const scalar_t* image;        // [B, H, W, C]
+  const scalar_t* grad_result;  // [B, H, W, C]
+  int32_t channels;
+
+  struct Side {
+    int64_t near, far;  // pixels
+    double weight;      // C = C_near + weight (C_far - C_near)
+  };
+
+  DR_HD Side extrapolate(const Piece& piece, int cell) const {
+    const int64_t width = in.viewport.width, size = width * in.viewport.height;
+    const int64_t item = piece.pixel / size;
+    Side side{cell_pixel(piece.pixel, cell, in.viewport.width), 0, 0};
+    side.far = side.near;
+    const int64_t within = side.near - item * size;
+    const int32_t row = static_cast<int32_t>(within / width), column = static_cast<int32_t>(within - row * width);
+    const double dx = cell % 3 - 1 - piece.x, dy = cell / 3 - 1 - piece.y;
+    const double longest = magnitude(dx) > magnitude(dy) ? magnitude(dx) : magnitude(dy);
+    if (!(longest > 1e-6)) return side;
+    // The next of the eight neighbours in the direction away from the piece; tan(22.5 degrees) = 0.41.
+    const int step_x = magnitude(dx) > 0.41 * longest ? (dx > 0 ? 1 : -1) : 0;
+    const int step_y = magnitude(dy) > 0.41 * longest ? (dy > 0 ? 1 : -1) : 0;
+    if (column + step_x < 0 || column + step_x >= width || row + step_y < 0 || row + step_y >= in.viewport.height) {
+      return side;
+    }
+    const int64_t far = side.near + step_y * width + step_x;
+    const int32_t f = triangle_id[side.near], g = triangle_id[far];
+    if (f < 0 || g < 0) return side;
+    if (f != g) {
+      // A step in depth larger than both slopes explain is another surface.
+      ScreenFace face_f, face_g;
+      const Vec2<double> origin{column + 0.5, row + 0.5};
+      if (!in.face(item, f, origin, &face_f) || !in.face(item, g, origin, &face_g)) return side;
+      const Vec2<double> there{static_cast<double>(step_x), static_cast<double>(step_y)};
+      const double step = face_g.depth.at(there) - face_f.depth.constant;
+      if (!(magnitude(step) <= 1.5 * (slope(face_f) + slope(face_g)) + kDepthSlack)) return side;
+    }
+    side.far = far;
+    side.weight = -(dx * step_x + dy * step_y) / (step_x * step_x + step_y * step_y);
+    return side;
+  }
+
+  DR_HD static double slope(const ScreenFace& face) {
+    return std::sqrt(face.depth.x * face.depth.x + face.depth.y * face.depth.y);
+  }
+
+  DR_HD double at(const Piece& piece) const {
+    const Side front = extrapolate(piece, piece.front), back = extrapolate(piece, piece.back);
+    const scalar_t* const f0 = image + front.near * channels;
+    const scalar_t* const f1 = image + front.far * channels;
+    const scalar_t* const b0 = image + back.near * channels;
+    const scalar_t* const b1 = image + back.far * channels;
+    const scalar_t* const g = grad_result + piece.pixel * channels;
+    double jump = 0, front_change = 0, back_change = 0;   // times the cotangent
+    double jump_size = 0, front_size = 0, back_size = 0;  // squares
+    for (int32_t c = 0; c < channels; ++c) {
+      const double grad = g[c], difference = static_cast<double>(f0[c]) - static_cast<double>(b0[c]);
+      const double df = front.weight * (static_cast<double>(f1[c]) - static_cast<double>(f0[c]));
+      const double db = back.weight * (static_cast<double>(b1[c]) - static_cast<double>(b0[c]));
+      jump += grad * difference;
+      front_change += grad * df;
+      back_change += grad * db;
+      jump_size += difference * difference;
+      front_size += df * df;
+      back_size += db * db;
+    }
+    if (front_size <= 0.25 * jump_size) jump += front_change;
+    if (back_size <= 0.25 * jump_size) jump -= back_change;
+    return jump;
+  }
+};
+
+// Moves a gradient with respect to p = to_pixels(v, origin) on to v.
+template <class scalar_t>
+DR_HD void add_pixel_gradient(const Sink<scalar_t>& sink, int64_t base, const Viewport<double>& viewport,
+                              Vec2<double> origin, Vec3<double> grad_p, double grad_z) {
+  const double grad_w =
+      grad_p.z + (viewport.half_width - origin.x) * grad_p.x + (viewport.half_height - origin.y) * grad_p.y;
+  accumulate(sink, base + 0, static_cast<scalar_t>(viewport.half_width * grad_p.x));
+  accumulate(sink, base + 1, static_cast<scalar_t>(-viewport.half_height * grad_p.y));
+  if (grad_z != 0) accumulate(sink, base + 2, static_cast<scalar_t>(grad_z));
+  accumulate(sink, base + 3, static_cast<scalar_t>(grad_w));
+}
+
+// Gradient of the edge pieces to the clip positions. Where the picture changes by J when an edge is passed,
+//   dL = J * integral over the piece of (motion of the edge along its outward normal).
+// The edge is the line l . (x, y, 1) = 0 with l = p_a x p_b, its triangles lie where side * l . (x, y, 1) > 0, and a
+// change of l moves the point m outwards by side * dl . m / |l_xy|. This is affine along the piece, so its middle times
+// the length is the integral. With the origin at m, m = (0, 0, 1):
+//   kappa = J side length / |l_xy|,   grad_l = (0, 0, kappa)
+//   grad_p_a = p_b x grad_l = kappa (p_b.y, -p_b.x, 0),   grad_p_b = grad_l x p_a = kappa (-p_a.y, p_a.x, 0)
+// No division by a vertex's w: holds for edges with one end behind the eye.
+template <class scalar_t>
+struct EdgeBackward {
+  PieceList list;
+  ColorJump<scalar_t> jump;
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    const SegmentMesh<scalar_t>& in = jump.in;
+    const int64_t width = in.viewport.width, size = width * in.viewport.height;
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = list.at(i);
+      if (piece.pixel < 0) continue;
+      const double strength = jump.at(piece);
+      if (strength == 0) continue;
+      const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
+      const Vec2<double> m{within - row * width + 0.5 + piece.x, row + 0.5 + piece.y};
+      int32_t a, b;
+      in.edge_vertices(piece.first, &a, &b);
+      const Vec3<double> p = to_pixels(in.vertex(item, a), in.viewport, m);
+      const Vec3<double> q = to_pixels(in.vertex(item, b), in.viewport, m);
+      const double lx = p.y * q.z - p.z * q.y, ly = p.z * q.x - p.x * q.z;
+      const double kappa = strength * piece.second * piece.length / std::sqrt(lx * lx + ly * ly);
+      const int64_t base = item * in.mesh.item_stride;
+      add_pixel_gradient(sink, base + static_cast<int64_t>(a) * 4, in.viewport, m, {kappa * q.y, -kappa * q.x, 0}, 0);
+      add_pixel_gradient(sink, base + static_cast<int64_t>(b) * 4, in.viewport, m, {-kappa * p.y, kappa * p.x, 0}, 0);
+    }
+  }
+};
+
+// Gradient of the crossing pieces. The line d = z_f - z_g = 0 moves along its normal by -dd / |grad d|, away from f:
+//   e = -J length / |grad d|,   grad_z_f(m) = e,   grad_z_g(m) = -e
+// (`length` of such a piece is divided by |grad d| already). With p relative to m, q_i = (p_i.x, p_i.y) and
+// a_i = q_j x q_k:  z(m) = sum a_i z_i / P, P = sum a_i w_i:
+//   grad_z_i = e a_i / P,  grad_w_i = -z(m) e a_i / P,  grad_a_i = e (z_i - z(m) w_i) / P,  then through a_i.
+template <class scalar_t>
+struct CrossingBackward {
+  PieceList list;
+  ColorJump<scalar_t> jump;
+
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    const SegmentMesh<scalar_t>& in = jump.in;
+    const int64_t width = in.viewport.width, size = width * in.viewport.height;
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = list.at(i);
+      if (piece.pixel < 0) continue;
+      const double strength = -jump.at(piece) * piece.length;
+      if (strength == 0) continue;
+      const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
+      const Vec2<double> m{within - row * width + 0.5 + piece.x, row + 0.5 + piece.y};
+      add_depth(item, piece.first, m, strength, sink);
+      add_depth(item, piece.second, m, -strength, sink);
+    }
+  }
+
+  DR_HD void add_depth(int64_t item, int32_t triangle, Vec2<double> m, double e, const Sink<scalar_t>& sink) const {
+    const SegmentMesh<scalar_t>& in = jump.in;
+    int32_t index[3];
+    Vec4<double> v[3];
+    if (!in.corners(item, triangle, index, v)) return;
+    Vec2<double> q[3], grad_q[3] = {{0, 0}, {0, 0}, {0, 0}};
+    for (int i = 0; i < 3; ++i) {
+      const Vec3<double> p = to_pixels(v[i], in.viewport, m);
+      q[i] = {p.x, p.y};
+    }
+    const double a[3] = {cross(q[1], q[2]), cross(q[2], q[0]), cross(q[0], q[1])};
+    const double scale = e * reciprocal_or_zero(a[0] * v[0].w + a[1] * v[1].w + a[2] * v[2].w);
+    const double z = depth_at(v, a);
+    for (int i = 0; i < 3; ++i) {
+      const int j = (i + 1) % 3, k = (i + 2) % 3;
+      cross_backward(q[j], q[k], scale * (v[i].z - z * v[i].w), &grad_q[j], &grad_q[k]);
+    }
+    for (int i = 0; i < 3; ++i) {
+      add_pixel_gradient(sink, item * in.mesh.item_stride + static_cast<int64_t>(index[i]) * 4, in.viewport, m,
+                         {grad_q[i].x, grad_q[i].y, -z * scale * a[i]}, scale * a[i]);
+    }
+  }
+};
+
+}  // namespace diffrender

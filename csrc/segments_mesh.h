@@ -1,0 +1,175 @@
+// Edge walk, part 1: the mesh as its kernels read it. Everything is computed in double precision, also for float32
+// positions: few items reach these kernels, and visibility has to be decided the same way in forward and backward.
+//
+// Pixel space: x right, y down, pixel (column, row) covers [column, column + 1] x [row, row + 1]. A clip-space corner
+// relative to an origin o is p = (x W/2 + w (W/2 - o_x), -y H/2 + w (H/2 - o_y), w), so that a screen point m (also
+// relative to o) is (m_x, m_y, 1) up to scale, and no vertex is ever divided by its own w.
+#pragma once
+
+#include "rasterize_geometry.h"
+
+namespace diffrender {
+
+// Longest cycle of triangles around one edge; a longer one is a broken index array.
+constexpr int kMaximumRing = 64;
+
+template <class scalar_t>
+DR_HD Vec4<double> as_double(Vec4<scalar_t> v) {
+  return {static_cast<double>(v.x), static_cast<double>(v.y), static_cast<double>(v.z), static_cast<double>(v.w)};
+}
+
+DR_HD Vec3<double> to_pixels(Vec4<double> v, const Viewport<double>& viewport, Vec2<double> origin) {
+  return {v.x * viewport.half_width + v.w * (viewport.half_width - origin.x),
+          v.w * (viewport.half_height - origin.y) - v.y * viewport.half_height, v.w};
+}
+
+// c0 + cx x + cy y.
+struct Affine {
+  double x, y, constant;
+
+  DR_HD double at(Vec2<double> p) const { return x * p.x + y * p.y + constant; }
+};
+
+// A triangle as seen around one pixel: screen-linear weights of its corners and its depth z/w, as functions of the
+// position relative to that pixel's centre. With l_i = p_j x p_k and det = p_0 . l_0 they are
+//   lambda_i = l_i . (x, y, 1) / det   and   z/w = sum z_i lambda_i,
+// because sum w_i lambda_i = 1. A point is inside where all lambda_i >= 0, also with corners behind the eye.
+struct ScreenFace {
+  Affine weight[3];
+  Affine depth;
+
+  DR_HD bool contains(Vec2<double> p) const {
+    return weight[0].at(p) >= 0 && weight[1].at(p) >= 0 && weight[2].at(p) >= 0;
+  }
+};
+
+// False where the triangle covers nothing.
+DR_HD bool make_screen_face(const Vec4<double> v[3], const Viewport<double>& viewport, Vec2<double> origin,
+                            ScreenFace* out) {
+  Vec3<double> p[3], line[3];
+  for (int i = 0; i < 3; ++i) p[i] = to_pixels(v[i], viewport, origin);
+  for (int i = 0; i < 3; ++i) line[i] = cross(p[(i + 1) % 3], p[(i + 2) % 3]);
+  const double det = dot(p[0], line[0]);
+  if (!(magnitude(det) > 0 && magnitude(det) <= kLargest<double>)) return false;
+  const double inverse = 1 / det;
+  out->depth = {0, 0, 0};
+  for (int i = 0; i < 3; ++i) {
+    out->weight[i] = {line[i].x * inverse, line[i].y * inverse, line[i].z * inverse};
+    out->depth.x += v[i].z * out->weight[i].x;
+    out->depth.y += v[i].z * out->weight[i].y;
+    out->depth.constant += v[i].z * out->weight[i].constant;
+  }
+  return true;
+}
+
+template <class scalar_t>
+struct SegmentMesh {
+  RasterMesh<scalar_t> mesh;
+  Viewport<double> viewport;
+  const int32_t* topology;  // [T, 3] twin corner across each edge; -1: none; -2 - c: next corner c of several
+  const int32_t* seams;     // [T, 3] attribute index of each corner, or null
+  const int8_t* facing;     // [B or 1, T]; see TriangleFacing
+  int64_t facing_stride;    // T, or 0 where the batch shares positions
+
+  DR_HD int32_t corner_count() const { return 3 * mesh.triangle_count; }
+
+  // The next corner of the cycle of triangles around the edge opposite to `corner`; itself where there is no other.
+  DR_HD int32_t next_corner(int32_t corner) const {
+    const int32_t entry = topology[corner];
+    const int32_t next = entry >= 0 ? entry : (entry == -1 ? corner : -2 - entry);
+    return static_cast<uint32_t>(next) < static_cast<uint32_t>(corner_count()) ? next : corner;
+  }
+
+  DR_HD bool is_incident(int32_t corner, int32_t triangle) const {
+    int32_t c = corner;
+    for (int step = 0; step < kMaximumRing; ++step) {
+      if (c / 3 == triangle) return true;
+      c = next_corner(c);
+      if (c == corner) break;
+    }
+    return false;
+  }
+
+  // The two vertices of the edge opposite to a corner, in the triangle's order.
+  DR_HD void edge_vertices(int32_t corner, int32_t* a, int32_t* b) const {
+    const int32_t* const t = mesh.triangles + static_cast<int64_t>(corner / 3) * 3;
+    const int32_t k = corner % 3;
+    *a = t[k == 2 ? 0 : k + 1];
+    *b = t[k == 0 ? 2 : k - 1];
+  }
+
+  // Facing of a triangle that the item draws, 0 for one that it does not.
+  DR_HD int side(int64_t item, int32_t triangle) const {
+    if (mesh.ranges != nullptr) {
+      int32_t first, count;
+      mesh.range(item, &first, &count);
+      if (triangle < first || triangle - first >= count) return 0;
+    }
+    return facing[item * facing_stride + triangle];
+  }
+
+  DR_HD Vec4<double> vertex(int64_t item, int32_t index) const { return as_double(mesh.vertex(item, index)); }
+
+  DR_HD bool corners(int64_t item, int32_t triangle, int32_t index[3], Vec4<double> v[3]) const {
+    if (triangle < 0 || triangle >= mesh.triangle_count || !mesh.indices(triangle, index)) return false;
+    for (int i = 0; i < 3; ++i) v[i] = vertex(item, index[i]);
+    return true;
+  }
+
+  DR_HD bool face(int64_t item, int32_t triangle, Vec2<double> origin, ScreenFace* out) const {
+    int32_t index[3];
+    Vec4<double> v[3];
+    return corners(item, triangle, index, v) && make_screen_face(v, viewport, origin, out);
+  }
+
+  // By position: a mesh that was split along texture seams has several vertices in one place.
+  DR_HD bool same_place(int64_t item, int32_t i, int32_t j) const {
+    if (i == j) return true;
+    const Vec4<scalar_t> a = mesh.vertex(item, i), b = mesh.vertex(item, j);
+    return a.x == b.x && a.y == b.y && a.w == b.w && a.z == b.z;
+  }
+
+  // Whether the edges opposite to two corners of one cycle, which join the same two places, run in the same direction.
+  DR_HD bool same_direction(int64_t item, int32_t corner, int32_t other) const {
+    int32_t a, b, first, second;
+    edge_vertices(corner, &a, &b);
+    edge_vertices(other, &first, &second);
+    if (first == a || second == b) return true;
+    if (second == a || first == b) return false;
+    const Vec4<double> p = vertex(item, a), q = vertex(item, first), r = vertex(item, second);
+    const auto distance = [&](Vec4<double> v) {
+      return magnitude(v.x - p.x) + magnitude(v.y - p.y) + magnitude(v.z - p.z) + magnitude(v.w - p.w);
+    };
+    return distance(q) <= distance(r);
+  }
+};
+
+// On which side of its edges a triangle lies on screen: the sign of det(p_0, p_1, p_2) in pixel space, which is also
+// that of l_i . m inside. 0 for a triangle that draws nothing: degenerate, not finite, or culled. One sign per triangle
+// makes silhouettes closed loops whatever the rounding.
+template <class scalar_t>
+struct TriangleFacing {
+  RasterMesh<scalar_t> mesh;
+  int8_t* facing;  // [B or 1, T]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
+      int32_t index[3];
+      const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
+      facing[i] = mesh.indices(triangle, index) ? sign(item, index) : int8_t(0);
+    });
+  }
+
+  DR_HD int8_t sign(int64_t item, const int32_t index[3]) const {
+    const Vec4<double> a = as_double(mesh.vertex(item, index[0])), b = as_double(mesh.vertex(item, index[1])),
+                       c = as_double(mesh.vertex(item, index[2]));
+    const Vec3<double> p{a.x, a.y, a.w}, ab{b.x - a.x, b.y - a.y, b.w - a.w}, ac{c.x - a.x, c.y - a.y, c.w - a.w};
+    // Clip space has y up: counter-clockwise, the front, is positive here and negative in pixel space.
+    const double det = dot(p, cross(ab, ac));
+    if (!(magnitude(det) <= kLargest<double>)) return 0;
+    if (det > 0) return mesh.cull == Cull::front ? 0 : -1;
+    return det < 0 && mesh.cull != Cull::back ? 1 : 0;
+  }
+};
+
+}  // namespace diffrender

@@ -1,0 +1,335 @@
+// Edge walk, part 3: which pieces of an edge are visible in a pixel, what lies behind them, and which pixels hold the
+// two colours. Visibility is decided with the triangles that show in the 3 x 3 pixels around.
+#pragma once
+
+#include "segments_edges.h"
+
+namespace diffrender {
+
+// A piece of a visible discontinuity inside one pixel: of an edge (parts 2 and 3), or of the line along which two
+// triangles cut through each other (part 4). "Front" is the side that n points away from.
+struct Piece {
+  int64_t pixel;          // -1 = not visible
+  double x, y;            // middle, relative to the pixel's centre
+  double length;          // pixels; of a crossing: pixels per |gradient of the difference in depth|
+  double area;            // of the pixel, hidden from its centre by the piece; > 0 if the centre is on the front side
+  int32_t first, second;  // edge: owner corner, side; crossing: the two triangles, first in front
+  int8_t front, back;     // pixels that hold the two colours, as cells of the 3 x 3 window around `pixel`
+};
+
+constexpr int kWindowCells = 9;
+
+// Arc length along the border of the square [-1/2, 1/2]^2, in [0, 4), of the point that a direction hits.
+DR_HD double border_arc(double x, double y) {
+  const double ax = magnitude(x), ay = magnitude(y);
+  if (ax >= ay) {
+    const double t = 0.5 * y / ax;
+    return x > 0 ? t + 0.5 : 2.5 - t;
+  }
+  const double t = 0.5 * x / ay;
+  return y > 0 ? 1.5 - t : 3.5 + t;
+}
+
+// Where a pixel is sampled, relative to its centre: a hair to the right and less downwards, which is what the
+// rasterizer's top-left rule amounts to.
+constexpr double kSampleX = 1e-7, kSampleY = 0.618e-7;
+
+// Area of the part of the unit pixel that the segment from p to q hides from the sample point: the sector between the
+// directions of its ends, which border arcs measure (an arc of length s is the base of a triangle of area s / 4), less
+// the triangle in front of the segment.
+DR_HD double hidden_area(Vec2<double> p, Vec2<double> q) {
+  const Vec2<double> a{p.x - kSampleX, p.y - kSampleY}, b{q.x - kSampleX, q.y - kSampleY};
+  const double turn = cross(a, b);
+  if (turn == 0 && a.x * b.x + a.y * b.y >= 0) return 0;
+  double arc = border_arc(b.x, b.y) - border_arc(a.x, a.y);
+  arc = turn < 0 ? -arc : arc;
+  arc = arc < 0 ? arc + 4 : arc;
+  const double area = 0.25 * arc - 0.5 * magnitude(turn);
+  return area > 0 ? area : 0;
+}
+
+// The distinct triangles of the 3 x 3 pixels around one, without those of the edge that is looked at.
+template <class scalar_t>
+struct Window {
+  int32_t column, row;
+  int32_t id[kWindowCells];   // triangle, -1 background, -2 outside of the frame
+  int8_t face[kWindowCells];  // index into faces, -1 = none
+  bool own[kWindowCells];     // shows a triangle of the edge
+  ScreenFace faces[kWindowCells];
+  int32_t face_id[kWindowCells];
+  int count;
+
+  DR_HD static double cell_x(int cell) { return cell % 3 - 1; }
+  DR_HD static double cell_y(int cell) { return cell / 3 - 1; }
+
+  DR_HD void load_ids(const Viewport<double>& viewport, const int32_t* triangle_id, int64_t item, int32_t c,
+                      int32_t r) {
+    column = c;
+    row = r;
+    const int32_t* const image = triangle_id + item * viewport.width * viewport.height;
+    for (int cell = 0; cell < kWindowCells; ++cell) {
+      const int32_t x = c + cell % 3 - 1, y = r + cell / 3 - 1;
+      const bool outside = x < 0 || y < 0 || x >= viewport.width || y >= viewport.height;
+      id[cell] = outside ? -2 : image[static_cast<int64_t>(y) * viewport.width + x];
+      face[cell] = -1;
+      own[cell] = false;
+    }
+    count = 0;
+  }
+
+  // `corner` is the owner of the edge, or -1.
+  DR_HD void load_faces(const SegmentMesh<scalar_t>& in, int64_t item, int32_t corner) {
+    for (int cell = 0; cell < kWindowCells; ++cell) {
+      if (id[cell] < 0) continue;
+      int known = -1;
+      for (int earlier = 0; earlier < cell; ++earlier) known = id[earlier] == id[cell] ? earlier : known;
+      if (known >= 0) {
+        face[cell] = face[known];
+        own[cell] = own[known];
+        continue;
+      }
+      own[cell] = corner >= 0 && in.is_incident(corner, id[cell]);
+      if (own[cell] || !in.face(item, id[cell], {column + 0.5, row + 0.5}, &faces[count])) continue;
+      face_id[count] = id[cell];
+      face[cell] = static_cast<int8_t>(count++);
+    }
+  }
+};
+
+// Depths closer than this count as equal.
+constexpr double kDepthSlack = 1e-9;
+// Pieces shorter than this, in pixels, are dropped.
+constexpr double kShortest = 1e-9;
+// Coverage is decided on corners rounded to 1/256 pixel: this close to an edge, what the centre shows says its side.
+constexpr double kSnapSlack = 1.0 / 256;
+
+template <class scalar_t>
+struct PieceFinder {
+  SegmentMesh<scalar_t> in;
+  const int32_t* triangle_id;  // [B, H, W]
+
+  // The segment inside one pixel, relative to its centre.
+  struct Cell {
+    Vec2<double> p, step;  // start, and from start to end
+    double z, step_z;
+    double length;
+    Vec2<double> normal;
+  };
+
+  // Calls body(piece) for every visible piece of the segment in the walk's pixel.
+  template <class F>
+  DR_HD void visit(const EdgeSegment& segment, const PixelWalk& walk, const F& body) const {
+    double from, to;
+    walk.interval(&from, &to);
+    Cell cell;
+    const double dx = segment.stop.x - segment.start.x, dy = segment.stop.y - segment.start.y;
+    cell.length = (to - from) * std::sqrt(dx * dx + dy * dy);
+    if (!(cell.length > kShortest)) return;
+    Window<scalar_t> window;
+    window.load_ids(in.viewport, triangle_id, segment.item, walk.pixel_column(), walk.pixel_row());
+    window.load_faces(in, segment.item, segment.corner);
+    const double dz = segment.stop.z - segment.start.z;
+    cell.p = {segment.start.x + from * dx - (window.column + 0.5), segment.start.y + from * dy - (window.row + 0.5)};
+    cell.step = {(to - from) * dx, (to - from) * dy};
+    cell.z = segment.start.z + from * dz;
+    cell.step_z = (to - from) * dz;
+    cell.normal = segment.outward();
+    double cuts[3 * kWindowCells + 2];
+    const int last = find_cuts(window, cell, cuts);
+    for (int i = 0; i < last; ++i) {
+      if (!((cuts[i + 1] - cuts[i]) * cell.length > kShortest)) continue;
+      Piece piece;
+      if (make_piece(segment, window, cell, cuts[i], cuts[i + 1], &piece)) body(piece);
+    }
+  }
+
+  // Parameters at which what is in front of or behind the edge may change: it enters or leaves the footprint of a
+  // triangle of the window, or passes through its plane. Returns the index of the last one.
+  DR_HD static int find_cuts(const Window<scalar_t>& window, const Cell& cell, double* cuts) {
+    int n = 0;
+    cuts[n++] = 0;
+    for (int f = 0; f < window.count; ++f) {
+      const ScreenFace& face = window.faces[f];
+      double t0 = 0, t1 = 1;
+      const Vec2<double> end{cell.p.x + cell.step.x, cell.p.y + cell.step.y};
+      for (int i = 0; i < 3 && t0 < t1; ++i) {
+        const double a = face.weight[i].at(cell.p), b = face.weight[i].at(end);
+        if (a < 0 && b < 0) t1 = -1;
+        if ((a < 0) == (b < 0)) continue;
+        const double t = a / (a - b);
+        if (a < 0) {
+          t0 = t > t0 ? t : t0;
+        } else {
+          t1 = t < t1 ? t : t1;
+        }
+      }
+      if (!((t1 - t0) * cell.length > kShortest)) continue;
+      if (t0 > 0) cuts[n++] = t0;
+      if (t1 < 1) cuts[n++] = t1;
+      const double a = cell.z - face.depth.at(cell.p), b = cell.z + cell.step_z - face.depth.at(end);
+      if ((a < 0 && b > 0) || (a > 0 && b < 0)) {
+        const double t = a / (a - b);
+        if (t > t0 && t < t1) cuts[n++] = t;
+      }
+    }
+    for (int i = 1; i < n; ++i) {
+      const double value = cuts[i];
+      int k = i;
+      for (; cuts[k - 1] > value; --k) cuts[k] = cuts[k - 1];
+      cuts[k] = value;
+    }
+    cuts[n] = 1;
+    return n;
+  }
+
+  DR_HD bool make_piece(const EdgeSegment& segment, const Window<scalar_t>& window, const Cell& cell, double from,
+                        double to, Piece* out) const {
+    const double middle = 0.5 * (from + to);
+    const Vec2<double> m{cell.p.x + middle * cell.step.x, cell.p.y + middle * cell.step.y};
+    const double z = cell.z + middle * cell.step_z;
+    int32_t back;
+    if (!find_back(segment, window, cell.normal, m, z, &back)) return false;
+    if (!find_colors(segment, window, cell.normal, m, back, out)) return false;
+    out->x = m.x;
+    out->y = m.y;
+    out->length = (to - from) * cell.length;
+    const Vec2<double> p{cell.p.x + from * cell.step.x, cell.p.y + from * cell.step.y};
+    const Vec2<double> q{cell.p.x + to * cell.step.x, cell.p.y + to * cell.step.y};
+    const double distance = (kSampleX - m.x) * cell.normal.x + (kSampleY - m.y) * cell.normal.y;
+    bool in_front = distance < 0;
+    if (magnitude(distance) < kSnapSlack) {
+      constexpr int kCentre = 4;
+      const bool is_front =
+          segment.seam >= 0 ? window.own[kCentre] && window.id[kCentre] != segment.seam : window.own[kCentre];
+      in_front = is_front || (in_front && window.id[kCentre] != back);
+    }
+    const double area = hidden_area(p, q);
+    out->area = in_front ? area : -area;
+    out->pixel = (segment.item * in.viewport.height + window.row) * in.viewport.width + window.column;
+    out->first = segment.corner;
+    out->second = segment.side;
+    return true;
+  }
+
+  // What lies behind the edge at m: the nearest triangle of the window that is there, or, where none is, what the
+  // nearest sample on the outer side shows. False where something is in front of the edge.
+  DR_HD bool find_back(const EdgeSegment& segment, const Window<scalar_t>& window, Vec2<double> n, Vec2<double> m,
+                       double z, int32_t* back) const {
+    double nearest = kLargest<double>;
+    bool found = false;
+    for (int f = 0; f < window.count; ++f) {
+      if (!window.faces[f].contains(m)) continue;
+      const double depth = window.faces[f].depth.at(m);
+      if (depth < z - kDepthSlack) return false;
+      if (depth < nearest) {
+        nearest = depth;
+        *back = window.face_id[f];
+        found = true;
+      }
+    }
+    if (segment.seam >= 0) {
+      *back = segment.seam;
+      return true;
+    }
+    if (found) return true;
+    *back = -1;
+    double best = kLargest<double>;
+    int cell = -1;
+    for (int c = 0; c < kWindowCells; ++c) {
+      if (window.id[c] == -2 || window.own[c]) continue;
+      const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y, distance = x * x + y * y;
+      if (x * n.x + y * n.y > 0 && distance < best) {
+        best = distance;
+        cell = c;
+      }
+    }
+    if (cell < 0 || window.id[cell] < 0) return true;
+    *back = window.id[cell];
+    if (window.face[cell] < 0) return true;
+    return !(window.faces[window.face[cell]].depth.at({window.cell_x(cell), window.cell_y(cell)}) < z);
+  }
+
+  // The pixels that hold the colours on both sides: the nearest that shows a triangle of the edge, or else a covered
+  // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else one on the outer
+  // side. False where one of the two colours shows nowhere near.
+  DR_HD bool find_colors(const EdgeSegment& segment, const Window<scalar_t>& window, Vec2<double> n, Vec2<double> m,
+                         int32_t back, Piece* out) const {
+    double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
+    double behind[2] = {kLargest<double>, kLargest<double>};                   // `back`, any
+    int front_cell[3] = {-1, -1, -1}, back_cell[2] = {-1, -1};
+    const auto keep = [](double distance, int cell, double* best, int* best_cell) {
+      if (distance < *best) {
+        *best = distance;
+        *best_cell = cell;
+      }
+    };
+    for (int c = 0; c < kWindowCells; ++c) {
+      const int32_t id = window.id[c];
+      if (id == -2) continue;
+      const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y, distance = x * x + y * y;
+      const bool outer = x * n.x + y * n.y > 0;
+      const bool own = window.own[c] && id != segment.seam;
+      if (own) keep(distance, c, &front[0], &front_cell[0]);
+      if (id == back) keep(distance, c, &behind[0], &back_cell[0]);
+      if (!outer && id >= 0 && id != segment.seam) keep(distance, c, &front[2], &front_cell[2]);
+      if (outer && !own) keep(distance, c, &behind[1], &back_cell[1]);
+    }
+    if (front_cell[0] < 0 && front_cell[2] >= 0) {
+      for (int c = 0; c < kWindowCells; ++c) {
+        const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y;
+        if (window.id[c] < 0 || window.id[c] == segment.seam || x * n.x + y * n.y > 0) continue;
+        if (touches(segment, window.id[c])) keep(x * x + y * y, c, &front[1], &front_cell[1]);
+      }
+    }
+    const int chosen = front_cell[0] >= 0 ? front_cell[0] : (front_cell[1] >= 0 ? front_cell[1] : front_cell[2]);
+    const int other = back_cell[0] >= 0 ? back_cell[0] : back_cell[1];
+    out->front = static_cast<int8_t>(chosen);
+    out->back = static_cast<int8_t>(other);
+    return chosen >= 0 && other >= 0;
+  }
+
+  // Whether a triangle has a corner at one end of the edge.
+  DR_HD bool touches(const EdgeSegment& segment, int32_t triangle) const {
+    int32_t index[3], a, b;
+    if (triangle >= in.mesh.triangle_count || !in.mesh.indices(triangle, index)) return false;
+    in.edge_vertices(segment.corner, &a, &b);
+    for (int i = 0; i < 3; ++i) {
+      if (in.same_place(segment.item, index[i], a) || in.same_place(segment.item, index[i], b)) return true;
+    }
+    return false;
+  }
+};
+
+// First pass over the edge-pixel pairs: keeps the first visible piece of each and counts the rest.
+// Second pass: finds the pieces of pairs that have more than one again and stores the rest behind the first ones.
+template <class scalar_t>
+struct FindEdgePieces {
+  PieceFinder<scalar_t> finder;
+  const EdgeSegment* segments;  // [N]
+  const int64_t* offsets;       // [N + 1] first pair of each edge
+  int64_t edges;                // N
+  Piece* pieces;                // [pairs], in the second pass [extra pieces]
+  int64_t* extra;               // [pairs + 1] first pass: pieces beyond the first; second pass: the sums before each
+  bool second_pass;
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    const auto& viewport = finder.in.viewport;
+    for_each_pair(segments, offsets, edges, viewport.width, viewport.height, begin, end,
+                  [&](int64_t pair, const EdgeSegment& segment, const PixelWalk& walk) {
+                    if (second_pass && extra[pair + 1] == extra[pair]) return;
+                    int64_t found = 0;
+                    if (!second_pass) pieces[pair].pixel = -1;
+                    finder.visit(segment, walk, [&](const Piece& piece) {
+                      if (second_pass) {
+                        if (found > 0) pieces[extra[pair] + found - 1] = piece;
+                      } else if (found == 0) {
+                        pieces[pair] = piece;
+                      }
+                      ++found;
+                    });
+                    if (!second_pass) extra[pair] = found > 1 ? found - 1 : 0;
+                  });
+  }
+};
+
+}  // namespace diffrender
