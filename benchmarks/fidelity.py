@@ -56,7 +56,9 @@ def fidelity_folder() -> Path:
     """The folder that holds the package `fidelity`."""
     folder = Path(os.environ.get("DIFFRENDER_FIDELITY", ROOT.parent / "shared"))
     if not (folder / "fidelity" / "measure.py").is_file():
-        raise FileNotFoundError(f"no fidelity benchmark in {folder}. Set DIFFRENDER_FIDELITY to the folder that holds it.")
+        raise FileNotFoundError(
+            f"no fidelity benchmark in {folder}. Set DIFFRENDER_FIDELITY to the folder that holds it."
+        )
     return folder
 
 

@@ -12,13 +12,15 @@ namespace {
 constexpr int64_t kHeavyPiece = 256;
 
 struct SegmentTensors {
-  Tensor positions, triangles, triangle_id, topology;
+  Tensor given_positions, positions;  // as given, and in double precision
+  Tensor triangles, triangle_id, topology;
   std::optional<Tensor> ranges, seams;
   Cull cull;
 
   SegmentTensors(const Tensor& visible, const Tensor& clip_positions, const Tensor& indices, const Tensor& edges,
                  const std::optional<Tensor>& item_ranges, const std::optional<Tensor>& seam_indices, int64_t culling)
-      : positions(as_contiguous(clip_positions)),
+      : given_positions(as_contiguous(clip_positions)),
+        positions(torch::stable::to(given_positions, ScalarType::Double)),
         triangles(as_contiguous(indices)),
         triangle_id(as_contiguous(visible)),
         topology(as_contiguous(edges)),
@@ -79,13 +81,12 @@ Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
 }
 
 // The edge walk of one call: builds the lists that forward and backward share.
-template <class scalar_t>
 class Walk {
  public:
   explicit Walk(const SegmentTensors& tensors) : t_(tensors) {
     const int64_t items = t_.positions.size(0), triangles = t_.triangles.size(0);
     facing_ = new_empty(t_.positions, {items * triangles}, ScalarType::Char);
-    mesh_ = {{data<scalar_t>(t_.positions), data<int32_t>(t_.triangles), data_or_null<int32_t>(t_.ranges),
+    mesh_ = {{data<double>(t_.positions), data<int32_t>(t_.triangles), data_or_null<int32_t>(t_.ranges),
               items == 1 ? 0 : t_.positions.size(1) * 4, static_cast<int32_t>(t_.positions.size(1)),
               static_cast<int32_t>(triangles), t_.cull},
              Viewport<double>::make(t_.triangle_id.size(2), t_.triangle_id.size(1)),
@@ -93,25 +94,34 @@ class Walk {
              data_or_null<int32_t>(t_.seams),
              data<int8_t>(facing_),
              items == 1 ? 0 : triangles};
-    launch(t_.positions, facing_.numel(), TriangleFacing<scalar_t>{mesh_.mesh, mutable_data<int8_t>(facing_)});
+    dispatch_floating(t_.given_positions, [&](auto zero) {
+      using scalar_t = decltype(zero);
+      const RasterMesh<scalar_t> given{data<scalar_t>(t_.given_positions),
+                                       mesh_.mesh.triangles,
+                                       mesh_.mesh.ranges,
+                                       mesh_.mesh.item_stride,
+                                       mesh_.mesh.vertex_count,
+                                       mesh_.mesh.triangle_count,
+                                       t_.cull};
+      launch(t_.positions, facing_.numel(), TriangleFacing<scalar_t>{given, mutable_data<int8_t>(facing_)});
+    });
   }
 
-  const SegmentMesh<scalar_t>& mesh() const { return mesh_; }
+  const SegmentMesh& mesh() const { return mesh_; }
 
   Pieces edges() {
     const Tensor marks = new_empty(t_.positions, {t_.batch() * t_.corners()}, ScalarType::Byte);
-    launch(t_.positions, marks.numel(), MarkEdges<scalar_t>{mesh_, mutable_data<uint8_t>(marks)});
+    launch(t_.positions, marks.numel() / 3, MarkEdges{mesh_, mutable_data<uint8_t>(marks)});
     const Tensor marked = marked_indices(marks);
     const int64_t edges = marked.numel();
     segments_ = new_structs<EdgeSegment>(t_.positions, edges);
     const Tensor pixels = new_empty(t_.positions, {edges}, ScalarType::Long);
     EdgeSegment* const segments = mutable_data<EdgeSegment>(segments_);
-    launch_heavy(t_.positions, edges,
-                 ClipEdges<scalar_t>{mesh_, data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
+    launch_heavy(t_.positions, edges, ClipEdges{mesh_, data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
     const auto [offsets, pairs] = sums_before(pixels);
     const int64_t* const first_pair = data<int64_t>(offsets);
     return find_pieces(t_.positions, pairs, [&](Piece* pieces, int64_t* extra, bool second_pass) {
-      return FindEdgePieces<scalar_t>{
+      return FindEdgePieces{
           {mesh_, data<int32_t>(t_.triangle_id)}, segments, first_pair, edges, pieces, extra, second_pass};
     });
   }
@@ -119,25 +129,24 @@ class Walk {
   Pieces crossings() {
     const Tensor marks = new_zeros(t_.positions, {t_.triangle_id.numel()}, ScalarType::Byte);
     const int32_t* const ids = data<int32_t>(t_.triangle_id);
-    launch(t_.positions, marks.numel(), MarkCrossings<scalar_t>{mesh_, ids, mutable_data<uint8_t>(marks)});
+    launch(t_.positions, marks.numel(), MarkCrossings{mesh_, ids, mutable_data<uint8_t>(marks)});
     const Tensor marked = marked_indices(marks);
     const int64_t* const pixels = data<int64_t>(marked);
     return find_pieces(t_.positions, marked.numel(), [&](Piece* pieces, int64_t* extra, bool second_pass) {
-      return FindCrossingPieces<scalar_t>{{mesh_, ids}, pixels, pieces, extra, second_pass};
+      return FindCrossingPieces{{mesh_, ids}, pixels, pieces, extra, second_pass};
     });
   }
 
  private:
   const SegmentTensors& t_;
   Tensor facing_, segments_;
-  SegmentMesh<scalar_t> mesh_;
+  SegmentMesh mesh_;
 };
 
 void check_image(const Tensor& image, const SegmentTensors& t) {
   DR_CHECK(image.dim() == 4 && image.size(0) == t.triangle_id.size(0) && image.size(1) == t.triangle_id.size(1) &&
                image.size(2) == t.triangle_id.size(2),
            "segments: image must have shape (B, H, W, C)");
-  DR_CHECK(image.scalar_type() == t.positions.scalar_type(), "segments: image and clip_positions differ in type");
 }
 
 template <class scalar_t>
@@ -164,7 +173,7 @@ Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tens
   torch::stable::copy_(result, image);
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
-    Walk<scalar_t> walk(tensors);
+    Walk walk(tensors);
     blend<scalar_t>(walk.edges(), image, result);
     blend<scalar_t>(walk.crossings(), image, result);
   });
@@ -191,7 +200,7 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
   if (!need_positions && !(need_image && blended)) return {grad_image, grad_positions};
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
-    Walk<scalar_t> walk(tensors);
+    Walk walk(tensors);
     const Pieces edges = walk.edges(), crossings = walk.crossings();
     const int32_t channels = static_cast<int32_t>(image.size(3)), width = static_cast<int32_t>(image.size(2));
     const scalar_t* const grad = data<scalar_t>(grad_result);

@@ -85,10 +85,11 @@ struct BlendBackwardImage {
 
 // The colour jump J = <G_p, C_front - C_back> at the middle of a piece. Colours come from pixels, half a pixel away on
 // average, so each is carried on to the piece along the line through a second pixel further from it; not where that
-// pixel seems to show another surface, and not where it changes the colour by more than half of the jump.
+// pixel seems to show another surface or lies beyond a seam, and not where it changes the colour by more than half of
+// the jump.
 template <class scalar_t>
 struct ColorJump {
-  SegmentMesh<scalar_t> in;
+  SegmentMesh in;
   const int32_t* triangle_id;   // [B, H, W]
   const scalar_t* image;        // [B, H, W, C]
   const scalar_t* grad_result;  // [B, H, W, C]
@@ -99,7 +100,7 @@ struct ColorJump {
     double weight;      // C = C_near + weight (C_far - C_near)
   };
 
-  DR_HD Side extrapolate(const Piece& piece, int cell) const {
+  DR_HD_CALL Side extrapolate(const Piece& piece, int cell) const {
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     const int64_t item = piece.pixel / size;
     Side side{cell_pixel(piece.pixel, cell, in.viewport.width), 0, 0};
@@ -117,7 +118,8 @@ struct ColorJump {
     }
     const int64_t far = side.near + step_y * width + step_x;
     const int32_t f = triangle_id[side.near], g = triangle_id[far];
-    if (f < 0 || g < 0) return side;
+    if (f < 0 || g < 0 || f >= in.mesh.triangle_count || g >= in.mesh.triangle_count) return side;
+    if (f != g && in.seams != nullptr && !is_smooth(item, f, g)) return side;
     if (f != g) {
       // A step in depth larger than both slopes explain is another surface.
       ScreenFace face_f, face_g;
@@ -132,11 +134,23 @@ struct ColorJump {
     return side;
   }
 
+  // Whether two triangles have an attribute of one corner in common, so that colours go on from one to the other.
+  DR_HD bool is_smooth(int64_t item, int32_t f, int32_t g) const {
+    const int32_t* const t = in.mesh.triangles;
+    for (int i = 0; i < 3; ++i) {
+      for (int j = 0; j < 3; ++j) {
+        const int64_t a = static_cast<int64_t>(f) * 3 + i, b = static_cast<int64_t>(g) * 3 + j;
+        if (in.seams[a] == in.seams[b] && in.same_place(item, t[a], t[b])) return true;
+      }
+    }
+    return false;
+  }
+
   DR_HD static double slope(const ScreenFace& face) {
     return std::sqrt(face.depth.x * face.depth.x + face.depth.y * face.depth.y);
   }
 
-  DR_HD double at(const Piece& piece) const {
+  DR_HD_CALL double at(const Piece& piece) const {
     const Side front = extrapolate(piece, piece.front), back = extrapolate(piece, piece.back);
     const scalar_t* const f0 = image + front.near * channels;
     const scalar_t* const f1 = image + front.far * channels;
@@ -164,8 +178,8 @@ struct ColorJump {
 
 // Moves a gradient with respect to p = to_pixels(v, origin) on to v.
 template <class scalar_t>
-DR_HD void add_pixel_gradient(const Sink<scalar_t>& sink, int64_t base, const Viewport<double>& viewport,
-                              Vec2<double> origin, Vec3<double> grad_p, double grad_z) {
+DR_HD_CALL void add_pixel_gradient(const Sink<scalar_t>& sink, int64_t base, const Viewport<double>& viewport,
+                                    Vec2<double> origin, Vec3<double> grad_p, double grad_z) {
   const double grad_w =
       grad_p.z + (viewport.half_width - origin.x) * grad_p.x + (viewport.half_height - origin.y) * grad_p.y;
   accumulate(sink, base + 0, static_cast<scalar_t>(viewport.half_width * grad_p.x));
@@ -188,7 +202,7 @@ struct EdgeBackward {
   ColorJump<scalar_t> jump;
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    const SegmentMesh<scalar_t>& in = jump.in;
+    const SegmentMesh& in = jump.in;
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     for (int64_t i = begin; i < end; ++i) {
       const Piece& piece = list.at(i);
@@ -221,7 +235,7 @@ struct CrossingBackward {
   ColorJump<scalar_t> jump;
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    const SegmentMesh<scalar_t>& in = jump.in;
+    const SegmentMesh& in = jump.in;
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     for (int64_t i = begin; i < end; ++i) {
       const Piece& piece = list.at(i);
@@ -235,8 +249,9 @@ struct CrossingBackward {
     }
   }
 
-  DR_HD void add_depth(int64_t item, int32_t triangle, Vec2<double> m, double e, const Sink<scalar_t>& sink) const {
-    const SegmentMesh<scalar_t>& in = jump.in;
+  DR_HD_CALL void add_depth(int64_t item, int32_t triangle, Vec2<double> m, double e,
+                             const Sink<scalar_t>& sink) const {
+    const SegmentMesh& in = jump.in;
     int32_t index[3];
     Vec4<double> v[3];
     if (!in.corners(item, triangle, index, v)) return;

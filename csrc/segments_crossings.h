@@ -6,11 +6,13 @@
 
 namespace diffrender {
 
-template <class scalar_t>
-DR_HD bool share_a_corner(const SegmentMesh<scalar_t>& in, int64_t item, const int32_t f[3], const int32_t g[3]) {
-  for (int i = 0; i < 3; ++i) {
-    if (f[i] == g[0] || f[i] == g[1] || f[i] == g[2]) return true;
-  }
+DR_HD bool share_an_index(const int32_t f[3], const int32_t g[3]) {
+  return (f[0] == g[0]) | (f[0] == g[1]) | (f[0] == g[2]) | (f[1] == g[0]) | (f[1] == g[1]) | (f[1] == g[2]) |
+         (f[2] == g[0]) | (f[2] == g[1]) | (f[2] == g[2]);
+}
+
+DR_HD_CALL bool share_a_corner(const SegmentMesh& in, int64_t item, const int32_t f[3], const int32_t g[3]) {
+  if (share_an_index(f, g)) return true;
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j < 3; ++j) {
       if (in.same_place(item, f[i], g[j])) return true;
@@ -19,79 +21,90 @@ DR_HD bool share_a_corner(const SegmentMesh<scalar_t>& in, int64_t item, const i
   return false;
 }
 
-// Marks the pixels of neighbouring pairs between whose centres two triangles change order: f is the nearer one where it
-// shows, g where g shows. A line through a pixel always parts its centre from one of the four next to it.
-template <class scalar_t>
+// Marks the pixels around neighbouring pairs between whose centres two triangles change order: f is the nearer one
+// where it shows, g where g shows. A line through a pixel always parts its centre from one of the four next to it.
 struct MarkCrossings {
-  SegmentMesh<scalar_t> in;
+  SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
   uint8_t* marks;              // [B, H, W]; zero on entry
 
+  static constexpr int kBlock = kItemsAtOnce<16>;
+
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int64_t width = in.viewport.width, height = in.viewport.height;
-    constexpr int64_t kBlock = 16;
-    for_each_index_block(begin, end, width, [&](int64_t first, int64_t last, int64_t line) {
-      const int64_t item = line / height;
-      const bool has_below = line + 1 < (item + 1) * height;
-      const int32_t row = static_cast<int32_t>(line - item * height);
-      const int64_t row_end = (line + 1) * width;
-      for (int64_t p = first; p < last;) {
-        const int64_t stop = p + kBlock < last ? p + kBlock : last;
-        if (stop - p == kBlock && stop < row_end && has_below) {
-          int32_t different = 0;
-          for (int64_t k = 0; k < kBlock; ++k) {
-            const int32_t id = triangle_id[p + k];
-            different |= (id ^ triangle_id[p + k + 1]) | (id ^ triangle_id[p + k + width]);
-          }
-          if (different == 0) {
-            p = stop;
-            continue;
-          }
-        }
-        for (; p < stop; ++p) {
-          const int32_t column = static_cast<int32_t>(p - line * width);
-          if (p + 1 < row_end) test(item, column, row, p, p + 1, 1, 0);
-          if (has_below) test(item, column, row, p, p + width, 0, 1);
-        }
-      }
-    });
-  }
-
-  template <class F>
-  DR_HD static void for_each_index_block(int64_t begin, int64_t end, int64_t per_line, const F& body) {
     while (begin < end) {
-      const int64_t line = begin / per_line, stop = (line + 1) * per_line;
-      const int64_t last = end < stop ? end : stop;
-      body(begin, last, line);
-      begin = last;
+      const int64_t line = begin / width, item = line / height, row_end = (line + 1) * width;
+      const int64_t stop = end < row_end ? end : row_end;
+      const int32_t row = static_cast<int32_t>(line - item * height);
+      for (; begin < stop; begin += kBlock) {
+        mark_block(item, row, line * width, begin, begin + kBlock < stop ? begin + kBlock : stop, row_end);
+      }
+      begin = stop;
     }
   }
 
-  DR_HD void test(int64_t item, int32_t column, int32_t row, int64_t p, int64_t q, int32_t right, int32_t down) const {
-    const int32_t f = triangle_id[p], g = triangle_id[q];
-    if (f == g || f < 0 || g < 0 || !may_cross(item, column, row, f, g, right, down)) return;
-    set_flag(marks + p);
-    set_flag(marks + q);
+  // First a mark for every pair of two triangles, which vectorizes, then a look at those.
+  DR_HD void mark_block(int64_t item, int32_t row, int64_t row_begin, int64_t begin, int64_t end,
+                        int64_t row_end) const {
+    const int64_t below = row + 1 < in.viewport.height ? in.viewport.width : 0;
+    uint8_t differ[2][kBlock];
+    int32_t any = 0;
+    if (end - begin == kBlock && end < row_end) {
+      for (int k = 0; k < kBlock; ++k) {
+        const int32_t f = triangle_id[begin + k], g = triangle_id[begin + k + 1], h = triangle_id[begin + k + below];
+        differ[0][k] = static_cast<uint8_t>((f != g) & ((f | g) >= 0));
+        differ[1][k] = static_cast<uint8_t>((f != h) & ((f | h) >= 0));
+        any |= (f ^ g) | (f ^ h);
+      }
+    } else {
+      for (int k = 0; k < kBlock; ++k) {
+        const int64_t p = begin + k < end ? begin + k : begin;
+        const int32_t f = triangle_id[p], g = triangle_id[p + (p + 1 < row_end ? 1 : 0)], h = triangle_id[p + below];
+        differ[0][k] = static_cast<uint8_t>((begin + k < end) & (f != g) & ((f | g) >= 0));
+        differ[1][k] = static_cast<uint8_t>((begin + k < end) & (f != h) & ((f | h) >= 0));
+        any |= (f ^ g) | (f ^ h);
+      }
+    }
+    if (any == 0) return;
+    for (int axis = 0; axis < 2; ++axis) {
+      for (int k = 0; k < kBlock; ++k) {
+        if (differ[axis][k] == 0) continue;
+        const int64_t p = begin + k, q = p + (axis == 0 ? 1 : below);
+        const int32_t f = triangle_id[p], g = triangle_id[q];
+        if (f >= in.mesh.triangle_count || g >= in.mesh.triangle_count) continue;
+        const int32_t* const t = in.mesh.triangles;
+        if (share_an_index(t + static_cast<int64_t>(f) * 3, t + static_cast<int64_t>(g) * 3)) continue;
+        if (!may_cross(item, static_cast<int32_t>(p - row_begin), row, f, g, 1 - axis, axis)) continue;
+        // All pixels that have both in their window.
+        const int64_t across = axis == 0 ? in.viewport.width : 1;
+        const int64_t place = axis == 0 ? row : p - row_begin;
+        const bool has_before = place > 0, has_after = place + 1 < (axis == 0 ? in.viewport.height : in.viewport.width);
+        for (int step = has_before ? -1 : 0; step <= (has_after ? 1 : 0); ++step) {
+          set_flag(marks + p + step * across);
+          set_flag(marks + q + step * across);
+        }
+      }
+    }
   }
 
-  DR_HD bool may_cross(int64_t item, int32_t column, int32_t row, int32_t f, int32_t g, int32_t right,
-                       int32_t down) const {
+  DR_HD_CALL bool may_cross(int64_t item, int32_t column, int32_t row, int32_t f, int32_t g, int32_t right,
+                             int32_t down) const {
     int32_t index_f[3], index_g[3];
-    if (f >= in.mesh.triangle_count || g >= in.mesh.triangle_count) return false;
     if (!in.mesh.indices(f, index_f) || !in.mesh.indices(g, index_g)) return false;
-    if (share_a_corner(in, item, index_f, index_g)) return false;
     ScreenFace face_f, face_g;
     const Vec2<double> origin{column + 0.5, row + 0.5}, here{0, 0};
     const Vec2<double> there{static_cast<double>(right), static_cast<double>(down)};
     if (!in.face(item, f, origin, &face_f) || !in.face(item, g, origin, &face_g)) return false;
-    return face_f.depth.at(here) <= face_g.depth.at(here) && face_g.depth.at(there) <= face_f.depth.at(there);
+    if (!(face_f.depth.at(here) <= face_g.depth.at(here) && face_g.depth.at(there) <= face_f.depth.at(there))) {
+      return false;
+    }
+    return !share_a_corner(in, item, index_f, index_g);
   }
 };
 
 // The crossing pieces of a pixel: every pair of triangles of its window that share no corner.
-template <class scalar_t>
 struct CrossingFinder {
-  SegmentMesh<scalar_t> in;
+  SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
 
   template <class F>
@@ -99,9 +112,12 @@ struct CrossingFinder {
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     const int64_t item = pixel / size, within = pixel - item * size;
     const int32_t row = static_cast<int32_t>(within / width);
-    Window<scalar_t> window;
+    Window window;
     window.load_ids(in.viewport, triangle_id, item, static_cast<int32_t>(within - row * width), row);
-    window.load_faces(in, item, -1);
+    window.for_each_triangle([&](int32_t triangle) {
+      window.face_id[window.count] = triangle;
+      if (in.face(item, triangle, {window.column + 0.5, row + 0.5}, &window.faces[window.count])) ++window.count;
+    });
     for (int f = 0; f < window.count; ++f) {
       int32_t index_f[3];
       in.mesh.indices(window.face_id[f], index_f);
@@ -118,7 +134,7 @@ struct CrossingFinder {
 
   // d = z_f - z_g is affine on screen. Its zero line, cut to the pixel and to both triangles, is a border between the
   // surfaces if nothing hides its middle.
-  DR_HD bool make_piece(const Window<scalar_t>& window, int f, int g, Piece* out) const {
+  DR_HD_CALL bool make_piece(const Window& window, int f, int g, Piece* out) const {
     const ScreenFace &face_f = window.faces[f], &face_g = window.faces[g];
     const Affine d{face_f.depth.x - face_g.depth.x, face_f.depth.y - face_g.depth.y,
                    face_f.depth.constant - face_g.depth.constant};
@@ -136,7 +152,7 @@ struct CrossingFinder {
     const Vec2<double> m{foot.x + middle * along.x, foot.y + middle * along.y};
     const double z = face_f.depth.at(m);
     for (int h = 0; h < window.count; ++h) {
-      if (h == f || h == g || !window.faces[h].contains(m)) continue;
+      if (h == f || h == g || !(window.faces[h].inside(m) >= 0)) continue;
       if (window.faces[h].depth.at(m) < z - kDepthSlack) return false;
     }
     out->x = m.x;
@@ -167,7 +183,7 @@ struct CrossingFinder {
     }
   }
 
-  DR_HD static int8_t nearest_cell(const Window<scalar_t>& window, int32_t id, Vec2<double> m) {
+  DR_HD static int8_t nearest_cell(const Window& window, int32_t id, Vec2<double> m) {
     double best = kLargest<double>;
     int8_t cell = 4;
     for (int c = 0; c < kWindowCells; ++c) {
@@ -181,9 +197,8 @@ struct CrossingFinder {
 };
 
 // Like FindEdgePieces, over marked pixels.
-template <class scalar_t>
 struct FindCrossingPieces {
-  CrossingFinder<scalar_t> finder;
+  CrossingFinder finder;
   const int64_t* marked;  // [N] pixels
   Piece* pieces;          // [N], in the second pass [extra pieces]
   int64_t* extra;         // [N + 1]

@@ -8,18 +8,40 @@ namespace diffrender {
 // Marks the edges that the picture may change across: both triangles on the same side of it (a fold), one triangle only
 // (a border), or, where `seams` is given, attributes that differ across it. An edge is looked at from its lowest
 // corner.
-template <class scalar_t>
 struct MarkEdges {
-  SegmentMesh<scalar_t> in;
+  SegmentMesh in;
   uint8_t* marks;  // [B, 3 T]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for_each_index(begin, end, in.corner_count(), [&](int64_t i, int64_t item) {
-      marks[i] = is_wanted(item, static_cast<int32_t>(i - item * in.corner_count())) ? 1 : 0;
+    for_each_index(begin, end, in.mesh.triangle_count, [&](int64_t i, int64_t item) {
+      const int32_t triangle = static_cast<int32_t>(i - item * in.mesh.triangle_count);
+      if (in.mesh.ranges != nullptr || in.seams != nullptr || !mark_ordinary(item, triangle, marks + 3 * i)) {
+        for (int k = 0; k < 3; ++k) marks[3 * i + k] = is_wanted(item, 3 * triangle + k) ? 1 : 0;
+      }
     });
   }
 
-  DR_HD bool is_wanted(int64_t item, int32_t corner) const {
+  // The common case in a few instructions: each edge belongs to two triangles that run along it in opposite directions,
+  // so that it is a fold if one faces the viewer and the other does not. False where that is not so.
+  DR_HD bool mark_ordinary(int64_t item, int32_t triangle, uint8_t* mark) const {
+    const int32_t corner = 3 * triangle;
+    const int32_t* const vertices = in.mesh.triangles + corner;
+    const int8_t* const facing = in.facing + item * in.facing_stride;
+    const uint32_t count = static_cast<uint32_t>(in.corner_count());
+    bool ordinary = true;
+    for (int k = 0; k < 3; ++k) {
+      const uint32_t entry = static_cast<uint32_t>(in.topology[corner + k]);
+      const bool valid = entry < count;
+      const int32_t twin = valid ? static_cast<int32_t>(entry) : corner;
+      const int32_t other = static_cast<int32_t>(static_cast<uint32_t>(twin) / 3);
+      const int32_t second = in.mesh.triangles[twin + (twin == 3 * other ? 2 : -1)];
+      ordinary = ordinary & valid & (second == vertices[k == 2 ? 0 : k + 1]);
+      mark[k] = static_cast<uint8_t>((facing[other] != facing[triangle]) & (twin > corner + k));
+    }
+    return ordinary;
+  }
+
+  DR_HD_CALL bool is_wanted(int64_t item, int32_t corner) const {
     const int32_t twin = in.topology[corner];
     if (twin >= 0 && twin <= corner) return false;
     const int own = in.side(item, corner / 3);
@@ -53,6 +75,11 @@ struct EdgeSegment {
   int32_t corner;  // owner
   int32_t side;    // the edge's triangles lie where side * (l . m) > 0, l = p_start x p_stop
   int32_t seam;    // the twin's triangle if the edge is only a seam of attributes, else -1
+  int32_t twin;    // the only other triangle at the edge, -1 = none, -2 = several
+
+  DR_HD bool is_incident(const SegmentMesh& in, int32_t triangle) const {
+    return triangle == corner / 3 || triangle == twin || (twin == -2 && in.is_incident(corner, triangle));
+  }
 
   // Unit normal that points away from the edge's triangles (from the owner, at a seam).
   DR_HD Vec2<double> outward() const {
@@ -63,9 +90,8 @@ struct EdgeSegment {
 };
 
 // Clips marked edges to the view volume and counts the pixels that they cross.
-template <class scalar_t>
 struct ClipEdges {
-  SegmentMesh<scalar_t> in;
+  SegmentMesh in;
   const int64_t* marked;  // [N] indices into marks of MarkEdges
   EdgeSegment* segments;  // [N]
   int64_t* pixels;        // [N]
@@ -74,11 +100,13 @@ struct ClipEdges {
     for (int64_t i = begin; i < end; ++i) pixels[i] = clip(marked[i], segments + i);
   }
 
-  DR_HD int64_t clip(int64_t mark, EdgeSegment* out) const {
+  DR_HD_CALL int64_t clip(int64_t mark, EdgeSegment* out) const {
     out->item = mark / in.corner_count();
     out->corner = static_cast<int32_t>(mark - out->item * in.corner_count());
     out->seam = -1;
     out->side = 0;
+    const int32_t entry = in.topology[out->corner];
+    out->twin = entry >= 0 ? entry / 3 : (entry == -1 ? -1 : -2);
     int32_t a, b;
     in.edge_vertices(out->corner, &a, &b);
     // Every triangle with a side has valid indices; the owner may be the one without.
@@ -108,7 +136,7 @@ struct ClipEdges {
 
   // Liang-Barsky in clip space against near, far and the four sides of the frame: what is left lies in the picture, so
   // that nothing far outside of it costs digits. The last plane keeps w away from zero.
-  DR_HD static bool clip_to_view(Vec4<double> a, Vec4<double> b, double* t0, double* t1) {
+  DR_HD_CALL static bool clip_to_view(Vec4<double> a, Vec4<double> b, double* t0, double* t1) {
     const double least_w = 1e-12 * (magnitude(a.w) > magnitude(b.w) ? magnitude(a.w) : magnitude(b.w));
     for (int plane = 0; plane < 7; ++plane) {
       const double da = plane < 6 ? plane_distance(a, plane, 1.0) : a.w - least_w;

@@ -13,11 +13,6 @@ namespace diffrender {
 // Longest cycle of triangles around one edge; a longer one is a broken index array.
 constexpr int kMaximumRing = 64;
 
-template <class scalar_t>
-DR_HD Vec4<double> as_double(Vec4<scalar_t> v) {
-  return {static_cast<double>(v.x), static_cast<double>(v.y), static_cast<double>(v.z), static_cast<double>(v.w)};
-}
-
 DR_HD Vec3<double> to_pixels(Vec4<double> v, const Viewport<double>& viewport, Vec2<double> origin) {
   return {v.x * viewport.half_width + v.w * (viewport.half_width - origin.x),
           v.w * (viewport.half_height - origin.y) - v.y * viewport.half_height, v.w};
@@ -38,18 +33,15 @@ struct ScreenFace {
   Affine weight[3];
   Affine depth;
 
-  DR_HD bool contains(Vec2<double> p) const {
-    return weight[0].at(p) >= 0 && weight[1].at(p) >= 0 && weight[2].at(p) >= 0;
+  // Smallest weight: positive inside, negative outside.
+  DR_HD double inside(Vec2<double> p) const {
+    const double a = weight[0].at(p), b = weight[1].at(p), c = weight[2].at(p);
+    return a < b ? (a < c ? a : c) : (b < c ? b : c);
   }
 };
 
-// False where the triangle covers nothing.
-DR_HD bool make_screen_face(const Vec4<double> v[3], const Viewport<double>& viewport, Vec2<double> origin,
-                            ScreenFace* out) {
-  Vec3<double> p[3], line[3];
-  for (int i = 0; i < 3; ++i) p[i] = to_pixels(v[i], viewport, origin);
-  for (int i = 0; i < 3; ++i) line[i] = cross(p[(i + 1) % 3], p[(i + 2) % 3]);
-  const double det = dot(p[0], line[0]);
+// From l_i and det; false where the triangle covers nothing.
+DR_HD bool finish_screen_face(const Vec4<double> v[3], const Vec3<double> line[3], double det, ScreenFace* out) {
   if (!(magnitude(det) > 0 && magnitude(det) <= kLargest<double>)) return false;
   const double inverse = 1 / det;
   out->depth = {0, 0, 0};
@@ -62,9 +54,16 @@ DR_HD bool make_screen_face(const Vec4<double> v[3], const Viewport<double>& vie
   return true;
 }
 
-template <class scalar_t>
+DR_HD_CALL bool make_screen_face(const Vec4<double> v[3], const Viewport<double>& viewport, Vec2<double> origin,
+                                  ScreenFace* out) {
+  Vec3<double> p[3], line[3];
+  for (int i = 0; i < 3; ++i) p[i] = to_pixels(v[i], viewport, origin);
+  for (int i = 0; i < 3; ++i) line[i] = cross(p[(i + 1) % 3], p[(i + 2) % 3]);
+  return finish_screen_face(v, line, dot(p[0], line[0]), out);
+}
+
 struct SegmentMesh {
-  RasterMesh<scalar_t> mesh;
+  RasterMesh<double> mesh;
   Viewport<double> viewport;
   const int32_t* topology;  // [T, 3] twin corner across each edge; -1: none; -2 - c: next corner c of several
   const int32_t* seams;     // [T, 3] attribute index of each corner, or null
@@ -108,7 +107,7 @@ struct SegmentMesh {
     return facing[item * facing_stride + triangle];
   }
 
-  DR_HD Vec4<double> vertex(int64_t item, int32_t index) const { return as_double(mesh.vertex(item, index)); }
+  DR_HD Vec4<double> vertex(int64_t item, int32_t index) const { return mesh.vertex(item, index); }
 
   DR_HD bool corners(int64_t item, int32_t triangle, int32_t index[3], Vec4<double> v[3]) const {
     if (triangle < 0 || triangle >= mesh.triangle_count || !mesh.indices(triangle, index)) return false;
@@ -125,12 +124,12 @@ struct SegmentMesh {
   // By position: a mesh that was split along texture seams has several vertices in one place.
   DR_HD bool same_place(int64_t item, int32_t i, int32_t j) const {
     if (i == j) return true;
-    const Vec4<scalar_t> a = mesh.vertex(item, i), b = mesh.vertex(item, j);
+    const Vec4<double> a = mesh.vertex(item, i), b = mesh.vertex(item, j);
     return a.x == b.x && a.y == b.y && a.w == b.w && a.z == b.z;
   }
 
   // Whether the edges opposite to two corners of one cycle, which join the same two places, run in the same direction.
-  DR_HD bool same_direction(int64_t item, int32_t corner, int32_t other) const {
+  DR_HD_CALL bool same_direction(int64_t item, int32_t corner, int32_t other) const {
     int32_t a, b, first, second;
     edge_vertices(corner, &a, &b);
     edge_vertices(other, &first, &second);
@@ -156,19 +155,21 @@ struct TriangleFacing {
     for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
       int32_t index[3];
       const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
-      facing[i] = mesh.indices(triangle, index) ? sign(item, index) : int8_t(0);
+      facing[i] = mesh.indices(triangle, index) ? sign(mesh.positions + item * mesh.item_stride, index) : int8_t(0);
     });
   }
 
-  DR_HD int8_t sign(int64_t item, const int32_t index[3]) const {
-    const Vec4<double> a = as_double(mesh.vertex(item, index[0])), b = as_double(mesh.vertex(item, index[1])),
-                       c = as_double(mesh.vertex(item, index[2]));
-    const Vec3<double> p{a.x, a.y, a.w}, ab{b.x - a.x, b.y - a.y, b.w - a.w}, ac{c.x - a.x, c.y - a.y, c.w - a.w};
+  DR_HD int8_t sign(const scalar_t* positions, const int32_t index[3]) const {
+    const scalar_t* const a = positions + static_cast<int64_t>(index[0]) * 4;
+    const scalar_t* const b = positions + static_cast<int64_t>(index[1]) * 4;
+    const scalar_t* const c = positions + static_cast<int64_t>(index[2]) * 4;
+    const double x = a[0], y = a[1], w = a[3];
+    const Vec3<double> p{x, y, w}, ab{b[0] - x, b[1] - y, b[3] - w}, ac{c[0] - x, c[1] - y, c[3] - w};
     // Clip space has y up: counter-clockwise, the front, is positive here and negative in pixel space.
     const double det = dot(p, cross(ab, ac));
-    if (!(magnitude(det) <= kLargest<double>)) return 0;
-    if (det > 0) return mesh.cull == Cull::front ? 0 : -1;
-    return det < 0 && mesh.cull != Cull::back ? 1 : 0;
+    const int visible = magnitude(det) <= kLargest<double> ? 1 : 0;
+    const int front = det > 0 && mesh.cull != Cull::front ? 1 : 0, back = det < 0 && mesh.cull != Cull::back ? 1 : 0;
+    return static_cast<int8_t>(visible * (back - front));
   }
 };
 

@@ -32,12 +32,12 @@ DR_HD double border_arc(double x, double y) {
 
 // Where a pixel is sampled, relative to its centre: a hair to the right and less downwards, which is what the
 // rasterizer's top-left rule amounts to.
-constexpr double kSampleX = 1e-7, kSampleY = 0.618e-7;
+constexpr double kSampleX = 1e-12, kSampleY = 0.618e-12;
 
 // Area of the part of the unit pixel that the segment from p to q hides from the sample point: the sector between the
 // directions of its ends, which border arcs measure (an arc of length s is the base of a triangle of area s / 4), less
 // the triangle in front of the segment.
-DR_HD double hidden_area(Vec2<double> p, Vec2<double> q) {
+DR_HD_CALL double hidden_area(Vec2<double> p, Vec2<double> q) {
   const Vec2<double> a{p.x - kSampleX, p.y - kSampleY}, b{q.x - kSampleX, q.y - kSampleY};
   const double turn = cross(a, b);
   if (turn == 0 && a.x * b.x + a.y * b.y >= 0) return 0;
@@ -48,13 +48,11 @@ DR_HD double hidden_area(Vec2<double> p, Vec2<double> q) {
   return area > 0 ? area : 0;
 }
 
-// The distinct triangles of the 3 x 3 pixels around one, without those of the edge that is looked at.
-template <class scalar_t>
+// The triangles that show in the 3 x 3 pixels around one.
 struct Window {
   int32_t column, row;
-  int32_t id[kWindowCells];   // triangle, -1 background, -2 outside of the frame
-  int8_t face[kWindowCells];  // index into faces, -1 = none
-  bool own[kWindowCells];     // shows a triangle of the edge
+  int32_t id[kWindowCells];  // triangle, -1 background, -2 outside of the frame
+  bool own[kWindowCells];    // shows a triangle of the edge that is looked at
   ScreenFace faces[kWindowCells];
   int32_t face_id[kWindowCells];
   int count;
@@ -66,46 +64,40 @@ struct Window {
                       int32_t r) {
     column = c;
     row = r;
+    count = 0;
     const int32_t* const image = triangle_id + item * viewport.width * viewport.height;
     for (int cell = 0; cell < kWindowCells; ++cell) {
       const int32_t x = c + cell % 3 - 1, y = r + cell / 3 - 1;
       const bool outside = x < 0 || y < 0 || x >= viewport.width || y >= viewport.height;
       id[cell] = outside ? -2 : image[static_cast<int64_t>(y) * viewport.width + x];
-      face[cell] = -1;
       own[cell] = false;
     }
-    count = 0;
   }
 
-  // `corner` is the owner of the edge, or -1.
-  DR_HD void load_faces(const SegmentMesh<scalar_t>& in, int64_t item, int32_t corner) {
+  // Calls body(triangle) for the distinct triangles, that of the pixel itself first: it hides most of what is hidden.
+  template <class F>
+  DR_HD void for_each_triangle(const F& body) const {
+    constexpr int kCentre = 4;
+    if (id[kCentre] >= 0) body(id[kCentre]);
     for (int cell = 0; cell < kWindowCells; ++cell) {
-      if (id[cell] < 0) continue;
-      int known = -1;
-      for (int earlier = 0; earlier < cell; ++earlier) known = id[earlier] == id[cell] ? earlier : known;
-      if (known >= 0) {
-        face[cell] = face[known];
-        own[cell] = own[known];
-        continue;
-      }
-      own[cell] = corner >= 0 && in.is_incident(corner, id[cell]);
-      if (own[cell] || !in.face(item, id[cell], {column + 0.5, row + 0.5}, &faces[count])) continue;
-      face_id[count] = id[cell];
-      face[cell] = static_cast<int8_t>(count++);
+      bool known = id[cell] < 0 || id[cell] == id[kCentre];
+      for (int earlier = 0; earlier < cell; ++earlier) known = known || id[earlier] == id[cell];
+      if (!known) body(id[cell]);
     }
   }
 };
 
+// A point whose weights are this close to zero is on the outline of a triangle.
+constexpr double kInsideSlack = 1e-9;
 // Depths closer than this count as equal.
 constexpr double kDepthSlack = 1e-9;
 // Pieces shorter than this, in pixels, are dropped.
 constexpr double kShortest = 1e-9;
-// Coverage is decided on corners rounded to 1/256 pixel: this close to an edge, what the centre shows says its side.
+// Corners that were rounded to 1/256 pixel move an edge by less than this.
 constexpr double kSnapSlack = 1.0 / 256;
 
-template <class scalar_t>
 struct PieceFinder {
-  SegmentMesh<scalar_t> in;
+  SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
 
   // The segment inside one pixel, relative to its centre.
@@ -125,14 +117,14 @@ struct PieceFinder {
     const double dx = segment.stop.x - segment.start.x, dy = segment.stop.y - segment.start.y;
     cell.length = (to - from) * std::sqrt(dx * dx + dy * dy);
     if (!(cell.length > kShortest)) return;
-    Window<scalar_t> window;
+    Window window;
     window.load_ids(in.viewport, triangle_id, segment.item, walk.pixel_column(), walk.pixel_row());
-    window.load_faces(in, segment.item, segment.corner);
     const double dz = segment.stop.z - segment.start.z;
     cell.p = {segment.start.x + from * dx - (window.column + 0.5), segment.start.y + from * dy - (window.row + 0.5)};
     cell.step = {(to - from) * dx, (to - from) * dy};
     cell.z = segment.start.z + from * dz;
     cell.step_z = (to - from) * dz;
+    if (!load_faces(segment, cell, &window)) return;
     cell.normal = segment.outward();
     double cuts[3 * kWindowCells + 2];
     const int last = find_cuts(window, cell, cuts);
@@ -143,9 +135,49 @@ struct PieceFinder {
     }
   }
 
+  // Takes the window's triangles that the segment passes over or under, without the edge's own. False if one hides all
+  // of it.
+  DR_HD_CALL bool load_faces(const EdgeSegment& segment, const Cell& cell, Window* window) const {
+    const Vec2<double> end{cell.p.x + cell.step.x, cell.p.y + cell.step.y};
+    const Vec2<double> origin{window->column + 0.5, window->row + 0.5};
+    for (int c = 0; c < kWindowCells; ++c) {
+      window->own[c] = window->id[c] >= 0 && segment.is_incident(in, window->id[c]);
+    }
+    bool hidden = false;
+    window->for_each_triangle([&](int32_t triangle) {
+      if (hidden || segment.is_incident(in, triangle)) return;
+      ScreenFace* const face = &window->faces[window->count];
+      bool covers = true;
+      if (!make_face_over(segment.item, triangle, origin, cell.p, end, face, &covers)) return;
+      hidden = covers && face->depth.at(cell.p) < cell.z - kDepthSlack &&
+               face->depth.at(end) < cell.z + cell.step_z - kDepthSlack;
+      window->face_id[window->count++] = triangle;
+    });
+    return !hidden;
+  }
+
+  // make_screen_face() for triangles that may meet the segment from p to q; the others fail early. `covers`: meets all.
+  DR_HD_CALL bool make_face_over(int64_t item, int32_t triangle, Vec2<double> origin, Vec2<double> p, Vec2<double> q,
+                                  ScreenFace* out, bool* covers) const {
+    int32_t index[3];
+    Vec4<double> v[3];
+    if (!in.corners(item, triangle, index, v)) return false;
+    Vec3<double> corner[3], line[3];
+    for (int i = 0; i < 3; ++i) corner[i] = to_pixels(v[i], in.viewport, origin);
+    for (int i = 0; i < 3; ++i) line[i] = cross(corner[(i + 1) % 3], corner[(i + 2) % 3]);
+    const double det = dot(corner[0], line[0]), outside = -kInsideSlack * det * det;
+    for (int i = 0; i < 3; ++i) {
+      const double a = (line[i].x * p.x + line[i].y * p.y + line[i].z) * det;
+      const double b = (line[i].x * q.x + line[i].y * q.y + line[i].z) * det;
+      if (a < outside && b < outside) return false;
+      *covers = *covers && a >= 0 && b >= 0;
+    }
+    return finish_screen_face(v, line, det, out);
+  }
+
   // Parameters at which what is in front of or behind the edge may change: it enters or leaves the footprint of a
   // triangle of the window, or passes through its plane. Returns the index of the last one.
-  DR_HD static int find_cuts(const Window<scalar_t>& window, const Cell& cell, double* cuts) {
+  DR_HD_CALL static int find_cuts(const Window& window, const Cell& cell, double* cuts) {
     int n = 0;
     cuts[n++] = 0;
     for (int f = 0; f < window.count; ++f) {
@@ -182,8 +214,8 @@ struct PieceFinder {
     return n;
   }
 
-  DR_HD bool make_piece(const EdgeSegment& segment, const Window<scalar_t>& window, const Cell& cell, double from,
-                        double to, Piece* out) const {
+  DR_HD_CALL bool make_piece(const EdgeSegment& segment, const Window& window, const Cell& cell, double from,
+                              double to, Piece* out) const {
     const double middle = 0.5 * (from + to);
     const Vec2<double> m{cell.p.x + middle * cell.step.x, cell.p.y + middle * cell.step.y};
     const double z = cell.z + middle * cell.step_z;
@@ -195,14 +227,7 @@ struct PieceFinder {
     out->length = (to - from) * cell.length;
     const Vec2<double> p{cell.p.x + from * cell.step.x, cell.p.y + from * cell.step.y};
     const Vec2<double> q{cell.p.x + to * cell.step.x, cell.p.y + to * cell.step.y};
-    const double distance = (kSampleX - m.x) * cell.normal.x + (kSampleY - m.y) * cell.normal.y;
-    bool in_front = distance < 0;
-    if (magnitude(distance) < kSnapSlack) {
-      constexpr int kCentre = 4;
-      const bool is_front =
-          segment.seam >= 0 ? window.own[kCentre] && window.id[kCentre] != segment.seam : window.own[kCentre];
-      in_front = is_front || (in_front && window.id[kCentre] != back);
-    }
+    const bool in_front = is_sample_in_front(segment, window, cell, m, back);
     const double area = hidden_area(p, q);
     out->area = in_front ? area : -area;
     out->pixel = (segment.item * in.viewport.height + window.row) * in.viewport.width + window.column;
@@ -211,17 +236,36 @@ struct PieceFinder {
     return true;
   }
 
+  // On which side of the edge's line the pixel is sampled. Coverage is decided on corners rounded to 1/256 pixel: close
+  // to the edge, and not at one of its ends, what the pixel shows has the last word.
+  DR_HD bool is_sample_in_front(const EdgeSegment& segment, const Window& window, const Cell& cell, Vec2<double> m,
+                                int32_t back) const {
+    const double distance = (kSampleX - m.x) * cell.normal.x + (kSampleY - m.y) * cell.normal.y;
+    if (magnitude(distance) > kSnapSlack) return distance < 0;
+    const double x = window.column + 0.5, y = window.row + 0.5;
+    const auto along = [&](Vec3<double> end) { return (end.y - y) * cell.normal.x - (end.x - x) * cell.normal.y; };
+    const double start = along(segment.start), stop = along(segment.stop);
+    const double before = start < stop ? start : stop, after = start < stop ? stop : start;
+    if (before > -2 * kSnapSlack || after < 2 * kSnapSlack) return distance < 0;
+    constexpr int kCentre = 4;
+    const int32_t id = window.id[kCentre];
+    if (window.own[kCentre] && id != segment.seam) return true;
+    return distance < 0 && id != back;
+  }
+
   // What lies behind the edge at m: the nearest triangle of the window that is there, or, where none is, what the
-  // nearest sample on the outer side shows. False where something is in front of the edge.
-  DR_HD bool find_back(const EdgeSegment& segment, const Window<scalar_t>& window, Vec2<double> n, Vec2<double> m,
-                       double z, int32_t* back) const {
+  // nearest sample on the outer side shows, if its surface goes on to m. False where something is in front of the edge.
+  DR_HD_CALL bool find_back(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m, double z,
+                             int32_t* back) const {
     double nearest = kLargest<double>;
     bool found = false;
     for (int f = 0; f < window.count; ++f) {
-      if (!window.faces[f].contains(m)) continue;
+      // An outline that coincides with the edge hides it where it is nearer, and is not behind it where it is not.
+      const double inside = window.faces[f].inside(m);
+      if (!(inside >= -kInsideSlack)) continue;
       const double depth = window.faces[f].depth.at(m);
       if (depth < z - kDepthSlack) return false;
-      if (depth < nearest) {
+      if (inside > kInsideSlack && depth < nearest) {
         nearest = depth;
         *back = window.face_id[f];
         found = true;
@@ -232,28 +276,48 @@ struct PieceFinder {
       return true;
     }
     if (found) return true;
-    *back = -1;
-    double best = kLargest<double>;
-    int cell = -1;
+    bool candidate[kWindowCells];
     for (int c = 0; c < kWindowCells; ++c) {
-      if (window.id[c] == -2 || window.own[c]) continue;
-      const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y, distance = x * x + y * y;
-      if (x * n.x + y * n.y > 0 && distance < best) {
+      const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y;
+      candidate[c] = window.id[c] != -2 && !window.own[c] && x * n.x + y * n.y > 0;
+    }
+    while (true) {
+      double best = kLargest<double>;
+      int cell = -1;
+      for (int c = 0; c < kWindowCells; ++c) {
+        const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y, distance = x * x + y * y;
+        if (!candidate[c] || !(distance < best)) continue;
         best = distance;
         cell = c;
       }
+      *back = cell < 0 ? -1 : window.id[cell];
+      ScreenFace face;
+      if (*back < 0 || !in.face(segment.item, *back, {window.column + 0.5, window.row + 0.5}, &face)) return true;
+      if (!ends_before(segment.item, *back, face, m)) {
+        return !(face.depth.at({window.cell_x(cell), window.cell_y(cell)}) < z);
+      }
+      for (int c = 0; c < kWindowCells; ++c) candidate[c] = candidate[c] && window.id[c] != *back;
     }
-    if (cell < 0 || window.id[cell] < 0) return true;
-    *back = window.id[cell];
-    if (window.face[cell] < 0) return true;
-    return !(window.faces[window.face[cell]].depth.at({window.cell_x(cell), window.cell_y(cell)}) < z);
+  }
+
+  // Whether the surface that a triangle belongs to ends between the triangle and m: m lies beyond a border or a fold.
+  DR_HD_CALL bool ends_before(int64_t item, int32_t triangle, const ScreenFace& face, Vec2<double> m) const {
+    for (int k = 0; k < 3; ++k) {
+      if (!(face.weight[k].at(m) < -kInsideSlack)) continue;
+      const int32_t corner = 3 * triangle + k, twin = in.topology[corner];
+      if (twin == -1) return true;
+      if (twin < 0 || twin >= in.corner_count()) continue;
+      const int side = in.side(item, triangle), other = in.side(item, twin / 3);
+      if (other == 0 || (side == other) == in.same_direction(item, corner, twin)) return true;
+    }
+    return false;
   }
 
   // The pixels that hold the colours on both sides: the nearest that shows a triangle of the edge, or else a covered
   // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else one on the outer
   // side. False where one of the two colours shows nowhere near.
-  DR_HD bool find_colors(const EdgeSegment& segment, const Window<scalar_t>& window, Vec2<double> n, Vec2<double> m,
-                         int32_t back, Piece* out) const {
+  DR_HD_CALL bool find_colors(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m,
+                               int32_t back, Piece* out) const {
     double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
     double behind[2] = {kLargest<double>, kLargest<double>};                   // `back`, any
     int front_cell[3] = {-1, -1, -1}, back_cell[2] = {-1, -1};
@@ -289,7 +353,7 @@ struct PieceFinder {
   }
 
   // Whether a triangle has a corner at one end of the edge.
-  DR_HD bool touches(const EdgeSegment& segment, int32_t triangle) const {
+  DR_HD_CALL bool touches(const EdgeSegment& segment, int32_t triangle) const {
     int32_t index[3], a, b;
     if (triangle >= in.mesh.triangle_count || !in.mesh.indices(triangle, index)) return false;
     in.edge_vertices(segment.corner, &a, &b);
@@ -302,9 +366,8 @@ struct PieceFinder {
 
 // First pass over the edge-pixel pairs: keeps the first visible piece of each and counts the rest.
 // Second pass: finds the pieces of pairs that have more than one again and stores the rest behind the first ones.
-template <class scalar_t>
 struct FindEdgePieces {
-  PieceFinder<scalar_t> finder;
+  PieceFinder finder;
   const EdgeSegment* segments;  // [N]
   const int64_t* offsets;       // [N + 1] first pair of each edge
   int64_t edges;                // N

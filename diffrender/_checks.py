@@ -117,7 +117,7 @@ def check_rows(function: str, triangles: torch.Tensor, triangle_id: torch.Tensor
 
 
 def check_ranges(function: str, ranges: object, positions: torch.Tensor, count: int) -> torch.Tensor:
-    """`ranges` (B, 2) of (first triangle, count), within `count` triangles, as int32 beside (B or 1, V, 4) positions."""
+    """`ranges` (B, 2) of (first triangle, count) within `count` triangles, as int32; positions are (B or 1, V, 4)."""
     check_tensor(function, "ranges", ranges)
     assert isinstance(ranges, torch.Tensor)
     if ranges.dtype not in (torch.int32, torch.int64):

@@ -44,8 +44,8 @@ TORCH_TARGET_VERSION = "0x020a000000000000"  # the stable ABI of MINIMUM_TORCH
 
 LEVEL_FLAGS = {
     "baseline": ["-march=x86-64-v2"],
-    "avx2": ["-march=x86-64-v3"],
-    "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+    "avx2": ["-march=x86-64-v3", "-mno-fma"],
+    "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512", "-mno-fma"],
 }
 # AVX-512 is built on request only: blocks of kLanes = 8 floats fill an AVX2 register; no gain was measured.
 DEFAULT_LEVELS = ("baseline", "avx2")  # what a wheel for any machine needs; see chosen_levels

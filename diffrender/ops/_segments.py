@@ -52,9 +52,35 @@ class _AntialiasSegmentsBackward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*arguments):
-        image = arguments[0]
-        return torch.ops.diffrender.antialias_segments_backward(*arguments, scatter_algorithm(image))
+    def forward(
+        image,
+        triangle_id,
+        positions,
+        triangles,
+        topology,
+        ranges,
+        seams,
+        cull,
+        grad_result,
+        blended,
+        need_image,
+        need_positions,
+    ):
+        return torch.ops.diffrender.antialias_segments_backward(
+            image,
+            triangle_id,
+            positions,
+            triangles,
+            topology,
+            ranges,
+            seams,
+            cull,
+            grad_result,
+            blended,
+            need_image,
+            need_positions,
+            scatter_algorithm(image),
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:

@@ -3,9 +3,9 @@
 A custom Function because the true derivative is missing from the other stages (which triangle a pixel shows is
 piecewise constant) and because the forward leaves the framework.
 
-Method "segments" walks every silhouette edge of the mesh through the pixels that it crosses and clips it exactly to each
-of them: the picture is blended by exact areas, the gradient is the boundary integral of the discontinuity in closed
-form. Visibility of the pieces and the colours next to them come from the pixels around (csrc/segments*.h).
+Method "segments" walks every silhouette edge of the mesh through the pixels that it crosses and clips it exactly to
+each of them: the picture is blended by exact areas, the gradient is the boundary integral of the discontinuity in
+closed form. Visibility of the pieces and the colours next to them come from the pixels around (csrc/segments*.h).
 
 Method "pairs" blends neighbouring pixels across the silhouette edge that passes between their centres (the idea of
 Laine et al. 2020, section 3.6, with changes: the edge is found by walking over the mesh from the pixel's triangle, so

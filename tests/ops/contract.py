@@ -6,6 +6,7 @@ calls behind it, calls that have to fail with a given message, and calls on empt
 
 from tests.ops.rows import (
     antialias,
+    antialias_segments,
     build_mips,
     coverage,
     cube_from_lat_long,
@@ -31,6 +32,7 @@ CONTRACTS = [
     interpolate.contract(),
     antialias.contract(),
     coverage.contract(),
+    antialias_segments.contract(),
     irradiance_sh.contract(),
     perturb_normals.contract(),
     shade_lambert.contract(),

@@ -92,7 +92,7 @@ def bad_calls() -> list[BadCall]:
         return BadCall(label, lambda: dr.antialias(image, inputs, clip, faces, **options), error, message)
 
     return [
-        bad("method of the future", NotImplementedError, "antialias: method", method="segments"),
+        bad("option of another method", ValueError, "antialias: forward, visibility and seams", forward="identity"),
         bad("unknown method", ValueError, "antialias: method must be", method="fxaa"),
         bad("image without channels", ValueError, r"antialias: image must have shape \(2, 6, 7, C\)",
             image=picture[..., 0]),

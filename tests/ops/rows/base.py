@@ -69,6 +69,8 @@ class Contract:
     large: Example  # enough pixels that several threads get work
     second_derivative: bool = False  # False: has to raise NotImplementedError that names the op
     ragged: bool = False  # sizes inside depend on values: vmap has to be refused, compile may not capture it whole
+    # Arguments whose gradient is not the derivative of the op's own forward, but of what it stands for.
+    beyond_forward: tuple[str, ...] = ()
     saves: tuple[str, ...] = ()  # arguments whose in-place change between forward and backward has to raise
 
 

@@ -1,0 +1,421 @@
+"""What is special to antialias(method="segments"): closed forms (the oracles O1 to O12 of the design), symmetries,
+edges cut by the view volume, broken meshes, and what the options do.
+
+Colours are constant per surface in the closed forms, so the blend is the exact mean over each pixel and the gradient is
+the exact derivative of it: tolerances are rounding, not model error.
+"""
+
+import math
+
+import pytest
+import torch
+
+import diffrender as dr
+from tests.support.scenes import cube, icosphere, perspective, rigid, to_clip
+from tests.support.vocabulary import P, g, rnd, uniform
+
+F64 = torch.float64
+QUAD = [[0, 1, 2], [0, 2, 3]]
+FAN = torch.tensor([[0, 1, 2]])
+
+
+def in_pixels(points, size, z=0.0, dtype=F64):
+    p = P(*size)
+    depths = z if isinstance(z, list) else [z] * len(points)
+    return torch.tensor([p(x, y, z=d) for (x, y), d in zip(points, depths, strict=True)], dtype=dtype)
+
+
+def picture(positions, triangles, size, colors, background=0.0, **options):
+    """Antialiased picture (H, W) in which every triangle has a colour of its own."""
+    fragments = dr.rasterize(positions, triangles, size)
+    values = torch.as_tensor(colors, dtype=positions.dtype)
+    shown = fragments.triangle_id[..., None]
+    image = torch.where(shown < 0, torch.full((), background, dtype=positions.dtype), values[shown.clamp(min=0).long()])
+    return dr.antialias(image, fragments, positions, triangles, **options)[0, ..., 0]
+
+
+def pixel_gradient(loss, positions, size):
+    """(V, 2) gradient by the pixel position of every corner (w = 1), y down."""
+    grad = g(loss, positions)
+    return torch.stack([grad[:, 0] * 2 / size[1], -grad[:, 1] * 2 / size[0]], -1)
+
+
+def close(value, truth, atol=1e-9):
+    torch.testing.assert_close(value, torch.as_tensor(truth, dtype=value.dtype), rtol=0, atol=atol)
+
+
+def area_of(positions, triangles, size, **options):
+    return picture(positions, triangles, size, [1.0] * len(triangles), **options).sum()
+
+
+# --- oracles --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forward", ["area", "identity"])
+def test_o1_area_of_a_triangle(forward):
+    """Half the turned opposite edge; and the area itself."""
+    size = (24, 24)
+    positions = in_pixels([(4, 3), (20, 6), (9, 17)], size)
+    if forward == "area":
+        close(area_of(positions, FAN, size), 104.5)
+    grad = pixel_gradient(lambda x: area_of(x, FAN, size, forward=forward), positions, size)
+    close(grad, [(-5.5, -5.5), (7.0, -2.5), (-1.5, 8.0)])
+
+
+def test_o2_invariance_to_translation_and_rotation():
+    size = (25, 31)
+    points = torch.tensor([(4.31, 3.77), (20.2, 6.9), (9.45, 17.12)], dtype=F64)
+    positions = in_pixels(points.tolist(), size)
+    grad = pixel_gradient(lambda x: area_of(x, FAN, size), positions, size)
+    close(grad.sum(0), [0.0, 0.0])
+    close((grad * torch.stack([-points[:, 1], points[:, 0]], -1)).sum(), 0.0)
+    close((grad * points).sum(), 2 * area_of(positions, FAN, size))
+
+
+@pytest.mark.parametrize("s", [0.3, 0.5, 0.9, 1.1, 1.3, 1.75])
+def test_o3_corner_of_a_pixel(s):
+    """The half-plane x + y < 4 + s covers s^2 / 2 or 1 - (2 - s)^2 / 2 of the third pixel of the third row."""
+    size = (5, 5)
+    positions = in_pixels([(-20, s + 24), (s + 24, -20), (-30, -30)], size)
+    shown = picture(positions, FAN, size, [1.0])
+    close(shown[2, 2], s * s / 2 if s <= 1 else 1 - (2 - s) ** 2 / 2)
+    grad = pixel_gradient(lambda x: picture(x, FAN, size, [1.0])[2, 2], positions, size)
+    # Moving both ends of the edge by (d, 0) makes s grow by d.
+    close(grad[:2, 0].sum(), s if s <= 1 else 2 - s)
+
+
+def test_o3_vertical_edge():
+    size = (3, 9)
+    positions = in_pixels([(5.3, -40), (5.3, 40), (-90, 0)], size)
+    close(picture(positions, FAN, size, [1.0])[:, 5], [0.3] * 3)
+    grad = pixel_gradient(lambda x: area_of(x, FAN, size), positions, size)
+    close(grad[:2, 0].sum(), 3.0)
+
+
+def test_o4_border_of_the_image():
+    """Nothing comes from outside of the frame."""
+    size = (24, 24)
+    positions = in_pixels([(10, -8), (10, 40), (-60, 40), (-60, -8)], size)
+    close(area_of(positions, torch.tensor(QUAD), size), 240.0)
+    grad = pixel_gradient(lambda x: area_of(x, torch.tensor(QUAD), size), positions, size)
+    close(grad, [(14.0, 0.0), (10.0, 0.0), (0.0, 0.0), (0.0, 0.0)])
+
+
+def test_o5_o6_flat_colours_with_seams():
+    """Triangles of different colours side by side: sum of (c_f - c_bg) dA_f. Without seams only the outline counts, and
+    with equal colours inner vertices get exactly nothing."""
+    size = (26, 28)
+    points = [(3.3, 4.1), (24.2, 3.2), (22.7, 22.9), (4.4, 21.6), (13.2, 11.7)]
+    positions = in_pixels(points, size)
+    fan = torch.tensor([[0, 1, 4], [1, 2, 4], [2, 3, 4], [3, 0, 4]])
+    colors, background = [0.9, 0.2, 0.65, 0.4], 0.1
+    corners = torch.tensor(points, dtype=F64, requires_grad=True)
+    areas = [
+        ((corners[b] - corners[a])[0] * (corners[c] - corners[a])[1] - (corners[b] - corners[a])[1]
+         * (corners[c] - corners[a])[0]).abs() / 2
+        for a, b, c in fan.tolist()
+    ]  # fmt: skip
+    total = sum(a * (c - background) for a, c in zip(areas, colors, strict=True))
+    (truth,) = torch.autograd.grad(total, corners)
+    seams = torch.arange(4).repeat_interleave(3).reshape(4, 3)
+
+    def loss(x):
+        return picture(x, fan, size, colors, background, seams=seams).sum()
+
+    close(loss(positions), total.detach() + background * 26 * 28)
+    close(pixel_gradient(loss, positions, size), truth)
+    uniform_grad = pixel_gradient(lambda x: picture(x, fan, size, [0.7] * 4, 0.1, seams=seams).sum(), positions, size)
+    assert uniform_grad[:4].abs().min() > 1
+    assert (uniform_grad[4] == 0).all()
+    without = pixel_gradient(lambda x: picture(x, fan, size, colors, background).sum(), positions, size)
+    assert (without[4] == 0).all()
+
+
+def test_o7_swap_of_a_shared_edge():
+    size = (20, 20)
+    positions = in_pixels([(3.2, 2.1), (16.8, 4.3), (15.1, 17.4), (4.7, 14.9)], size)
+    results = [
+        (picture(positions, t, size, [1.0, 1.0]), g(lambda x, t=t: area_of(x, t, size) ** 2, positions))
+        for t in (torch.tensor(QUAD), torch.tensor([[0, 1, 3], [1, 2, 3]]))
+    ]
+    close(results[0][0], results[1][0], atol=1e-12)
+    close(results[0][1], results[1][1], atol=1e-8)
+
+
+def rectangle(left, top, right, bottom):
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+TWO_QUADS = torch.tensor([*QUAD, [4, 5, 6], [4, 6, 7]])
+
+
+def test_o8_occlusion():
+    """Near rectangle of colour 1 over a far one of colour 1/2, edges inside of pixels."""
+    size = (18, 22)
+    near, far = rectangle(4.0, 4.0, 10.0, 12.0), rectangle(8.0, 6.0, 18.0, 14.0)
+    positions = in_pixels(near + far, size, z=[-0.5] * 4 + [0.5] * 4)
+    colors = [1.0, 1.0, 0.5, 0.5]
+    close(picture(positions, TWO_QUADS, size, colors).sum(), 82.0)
+    # Edges on the lines between pixels belong to one side; a hair off them the answer is unique.
+    positions = in_pixels([(x + 0.01, y + 0.02) for x, y in near + far], size, z=[-0.5] * 4 + [0.5] * 4)
+    close(picture(positions, TWO_QUADS, size, colors).sum(), 82.0)
+    grad = pixel_gradient(lambda x: picture(x, TWO_QUADS, size, colors).sum(), positions, size)
+    close(grad[[1, 2], 0].sum(), 5.0)
+    close(grad[[4, 7], 0].sum(), -1.0)
+    close(grad[[4, 5], 1].sum(), -4.0)
+    close(grad[[6, 7], 1].sum(), 5.0)
+
+
+def test_o9_hidden_objects_get_nothing():
+    size = (20, 20)
+    near, far = rectangle(3.2, 3.4, 16.7, 17.1), rectangle(6.3, 6.6, 13.2, 12.9)
+    positions = in_pixels(near + far, size, z=[-0.5] * 4 + [0.5] * 4)
+    grad = pixel_gradient(lambda x: picture(x, TWO_QUADS, size, [1.0, 1.0, 0.3, 0.3]).sum(), positions, size)
+    assert (grad[4:] == 0).all()
+    assert grad[:4].abs().max() > 1
+    # The small one in front: the large one gets the gradient of its own outline only.
+    positions = in_pixels(near + far, size, z=[0.5] * 4 + [-0.5] * 4)
+    alone = pixel_gradient(lambda x: area_of(x[:4], torch.tensor(QUAD), size), positions, size)
+    grad = pixel_gradient(lambda x: picture(x, TWO_QUADS, size, [1.0, 1.0, 0.3, 0.3]).sum(), positions, size)
+    close(grad[:4], alone[:4])
+
+
+@pytest.mark.parametrize("degrees", [0, 15, 45, 77, 90])
+def test_o10_interpenetration(degrees):
+    """Two rectangles over each other, sloping in opposite directions. Shifting one in depth moves the line of crossing:
+    length / |grad(z_A - z_B)|, whatever the angle."""
+    size = (40, 40)
+    angle = math.radians(degrees)
+    turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=F64)
+    half = torch.tensor([(-12.0, -4.0), (12.0, -4.0), (12.0, 4.0), (-12.0, 4.0)], dtype=F64)
+    points = (half @ turn.T + torch.tensor([20.13, 19.87], dtype=F64)).tolist()
+    # z from -0.12 to +0.12 along the long side for A, the opposite for B: the difference has the slope 0.02.
+    depths = [-0.12, 0.12, 0.12, -0.12, 0.12, -0.12, -0.12, 0.12]
+    positions = in_pixels(points + points, size, z=depths)
+    colors = [1.0, 1.0, 0.0, 0.0]
+    # A shows where it is nearer, left of the crossing: half of 24 x 8.
+    close(picture(positions, TWO_QUADS, size, colors).sum(), 96.0, atol=0.02)
+    grad = g(lambda x: picture(x, TWO_QUADS, size, colors).sum(), positions)[:, 2]
+    close(grad[:4].sum(), -8 / 0.02, atol=1e-6)
+    close(grad[4:].sum(), 8 / 0.02, atol=1e-6)
+
+
+def test_o11_pinhole_scaling():
+    size, focal = (48, 48), 32.0
+
+    def project(side, distance, shift):
+        corners = torch.tensor(rectangle(-0.5, -0.5, 0.5, 0.5), dtype=F64) * side
+        x, y = corners[:, 0] + shift, corners[:, 1]
+        w = distance.expand(4)
+        return torch.stack([x * focal * 2 / size[1], -y * focal * 2 / size[0], 0.3 * w, w], -1)
+
+    side, distance, shift = (torch.tensor(v, dtype=F64, requires_grad=True) for v in (1.0, 2.0, 0.003))
+    area = area_of(project(side, distance, shift), torch.tensor(QUAD), size)
+    close(area.detach(), 256.0)
+    grads = torch.autograd.grad(area, (side, distance, shift))
+    close(torch.stack(grads), [512.0, -256.0, 0.0], atol=1e-8)
+
+
+def test_o12_regular_polygon():
+    size, corners, radius = (32, 32), 64, 9.0
+    angles = torch.arange(corners, dtype=F64) * (2 * math.pi / corners) + 0.1
+    outward = torch.stack([angles.cos(), angles.sin()], -1)
+    points = [(16.23, 15.81), *(outward * radius + torch.tensor([16.23, 15.81], dtype=F64)).tolist()]
+    fan = torch.tensor([[0, 1 + k, 1 + (k + 1) % corners] for k in range(corners)])
+    grad = pixel_gradient(lambda x: area_of(x, fan, size), in_pixels(points, size), size)[1:]
+    close((grad * outward).sum(), 56.45787282982691, atol=1e-9)
+    close((grad * torch.stack([-outward[:, 1], outward[:, 0]], -1)).sum(), 0.0)
+
+
+# --- symmetry -------------------------------------------------------------------------------------
+
+
+def ball_and_box(dtype=F64):
+    """A cube that cuts through a sphere; no edge on a line between pixels or through a centre."""
+    ball, ball_triangles = icosphere(1, dtype=F64)
+    box, box_triangles = cube(0.55, dtype=F64)
+    pose = rigid(torch.tensor([0.03, -0.02, -3.1, 0.4, 0.6, -0.2], dtype=F64))
+    vertices = torch.cat([ball, box + torch.tensor([0.6, 0.2, 0.4], dtype=F64)])
+    clip = to_clip(vertices, perspective(50, 32, 32) @ pose)
+    return (
+        clip.to(dtype),
+        torch.cat([ball_triangles, box_triangles + len(ball)]),
+        rnd(len(vertices), 3, seed=3).to(dtype),
+    )
+
+
+def gradient_of(clip, triangles, colors, weights, **options):
+    clip, colors = clip.clone().requires_grad_(), colors.clone().requires_grad_()
+    fragments = dr.rasterize(clip, triangles, (32, 32), cull=options.get("cull"))
+    image = dr.antialias(dr.interpolate(colors, triangles, fragments), fragments, clip, triangles, **options)
+    return image.detach(), *torch.autograd.grad((image * weights).sum(), (clip, colors))
+
+
+@pytest.mark.parametrize("turn", ["mirror x", "mirror y", "transpose"])
+def test_turned_scenes_give_turned_results(turn):
+    clip, triangles, colors = ball_and_box()
+    weights = rnd(1, 32, 32, 3, seed=4).double()
+    image, grad, grad_colors = gradient_of(clip, triangles, colors, weights)
+    matrix = torch.diag(torch.tensor([-1.0, 1, 1, 1] if turn == "mirror x" else [1.0, -1, 1, 1], dtype=F64))
+    move = (lambda x: x.flip(2)) if turn == "mirror x" else (lambda x: x.flip(1))
+    if turn == "transpose":  # rows run down and y up: x and -y change places
+        matrix = torch.tensor([[0, -1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=F64)
+        move = lambda x: x.transpose(1, 2)  # noqa: E731
+    other_image, other_grad, other_colors = gradient_of(clip @ matrix.T, triangles, colors, move(weights).contiguous())
+    close(move(other_image), image, atol=1e-9)
+    close(other_grad @ matrix, grad, atol=1e-7)
+    close(other_colors, grad_colors, atol=1e-9)
+
+
+def test_shift_by_whole_pixels_shifts_the_result():
+    size, triangle = (32, 32), FAN
+    points = [(6.37, 5.21), (17.84, 8.46), (10.11, 19.73)]
+    here, there = (in_pixels([(x + d, y + 2 * d) for x, y in points], size) for d in (0, 5))
+    first, second = (picture(p, triangle, size, [1.0]) for p in (here, there))
+    close(second[10:, 5:], first[:-10, :-5], atol=1e-12)
+    grads = [pixel_gradient(lambda x: area_of(x, triangle, size), p, size) for p in (here, there)]
+    close(grads[0], grads[1])
+
+
+def test_order_of_triangles_corners_and_vertices_does_not_matter():
+    clip, triangles, colors = ball_and_box()
+    weights = rnd(1, 32, 32, 3, seed=4).double()
+    image, grad, _ = gradient_of(clip, triangles, colors, weights)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        order = torch.randperm(len(clip), generator=generator)
+        place = torch.argsort(order)
+        moved = place[triangles.long()][torch.randperm(len(triangles), generator=generator)]
+        moved = moved.roll(1, dims=1)
+        moved[::2] = moved[::2].flip(1)  # the other winding
+        other_image, other_grad, _ = gradient_of(clip[order], moved, colors[order], weights)
+        close(other_image, image, atol=1e-9)
+        close(other_grad[place], grad, atol=1e-7)
+
+
+def test_split_vertices_and_copies_behind_change_nothing():
+    """uv seams are no silhouettes (D05), and a degenerate triangle or a second layer far behind adds no edge."""
+    clip, triangles, colors = ball_and_box()
+    weights = rnd(1, 32, 32, 3, seed=4).double()
+    image, grad, _ = gradient_of(clip, triangles, colors, weights)
+    index = triangles.long().reshape(-1)
+    split_image, split_grad, _ = gradient_of(
+        clip[index], torch.arange(len(index)).reshape(-1, 3), colors[index], weights
+    )
+    close(split_image, image, atol=1e-9)
+    close(torch.zeros_like(grad).index_add(0, index, split_grad), grad, atol=1e-7)
+    degenerate = torch.cat([triangles, triangles[:5, [0, 0, 1]]])
+    other_image, other_grad, _ = gradient_of(clip, degenerate, colors, weights)
+    close(other_image, image, atol=1e-12)
+    close(other_grad, grad, atol=1e-9)
+
+
+def test_gradient_is_the_same_for_any_number_of_channels():
+    """Copies of a channel with copies of the cotangent: twice the gradient, and the same blend."""
+    clip, triangles, colors = ball_and_box()
+    weights = rnd(1, 32, 32, 3, seed=4).double()
+    image, grad, _ = gradient_of(clip, triangles, colors, weights)
+    double_image, double_grad, _ = gradient_of(clip, triangles, colors.repeat(1, 5), weights.repeat(1, 1, 1, 5))
+    close(double_image, image.repeat(1, 1, 1, 5), atol=1e-12)
+    close(double_grad, 5 * grad, atol=1e-8)
+
+
+def test_float32_agrees_with_float64():
+    clip, triangles, colors = ball_and_box(torch.float32)
+    weights = rnd(1, 32, 32, 3, seed=4)
+    single = gradient_of(clip, triangles, colors, weights)
+    double = gradient_of(clip.double(), triangles, colors.double(), weights.double())
+    for a, b in zip(single, double, strict=True):
+        assert (a.double() - b).norm() < 1e-4 * b.norm()
+
+
+# --- edges that leave the view volume, broken meshes ------------------------------------------------
+
+
+def test_edge_with_one_end_behind_the_eye():
+    """A floor that runs from behind the camera to the horizon: its left and right edges end on screen."""
+    size = (32, 32)
+    floor = torch.tensor([[-1.0, -0.5, 1.0], [1.0, -0.5, 1.0], [1.0, -0.5, -6.0], [-1.0, -0.5, -6.0]], dtype=F64)
+
+    def loss(vertices):
+        return area_of(to_clip(vertices, perspective(60, *size)), torch.tensor(QUAD), size)
+
+    grad = g(loss, floor)
+    assert torch.isfinite(grad).all()
+    for k, axis in ((0, 0), (1, 0), (2, 0), (3, 1), (2, 2)):
+        step = torch.zeros_like(floor)
+        step[k, axis] = 1e-5
+        difference = (loss(floor + step) - loss(floor - step)) / 2e-5
+        assert abs(difference - grad[k, axis]) < 1e-4 * grad.abs().max()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30, -1e30, 0.0])
+def test_bad_vertices_poison_nothing(bad):
+    """NaN, infinite, huge and w = 0: finite results, and the good triangle keeps its gradient."""
+    size = (24, 24)
+    good = in_pixels([(4.2, 3.1), (20.3, 6.2), (9.4, 17.3)], size, z=-0.5)
+    alone = g(lambda x: area_of(x, FAN, size), good)
+    wild = torch.tensor([[bad, 0.1, 0.2, 1.0], [0.3, bad, 0.1, 1.0], [0.1, 0.2, 0.3, bad]], dtype=F64)
+    positions = torch.cat([good, wild])
+    triangles = torch.tensor([[0, 1, 2], [3, 4, 5], [3, 3, 4]])
+    fragments = dr.rasterize(positions, FAN, size)
+    image = (fragments.triangle_id >= 0).double()[..., None]
+    leaf = positions.clone().requires_grad_()
+    blended = dr.antialias(image, fragments, leaf, triangles)
+    assert torch.isfinite(blended).all()
+    (grad,) = torch.autograd.grad(blended.sum(), leaf)
+    assert torch.isfinite(grad[:3]).all()
+    if not math.isfinite(bad):
+        close(grad[:3], alone, atol=1e-8)
+        assert (grad[3:] == 0).all()
+
+
+def test_wild_ids_and_topology_read_no_foreign_memory():
+    positions, triangles = in_pixels([(2.2, 1.1), (9.3, 2.2), (4.4, 8.3)], (10, 12)), torch.tensor([[0, 1, 2]])
+    fragments = dr.rasterize(positions, triangles, (10, 12))
+    strange = fragments._replace(triangle_id=torch.where(fragments.triangle_id < 0, -7, fragments.triangle_id))
+    image = uniform(1, 10, 12, 3, seed=1, dtype=F64)
+    arguments = (image, strange.triangle_id, positions[None], triangles.int())
+    for value in (2**31 - 1, -(2**31), 1, 2, -3, -2):
+        topology = torch.full((1, 3), value, dtype=torch.int32)
+        assert torch.isfinite(torch.ops.diffrender.antialias_segments(*arguments, topology, None, None, 0)).all()
+    wild = torch.where(fragments.triangle_id < 0, 2**31 - 1, fragments.triangle_id)
+    topology = torch.full((1, 3), -1, dtype=torch.int32)
+    assert torch.isfinite(
+        torch.ops.diffrender.antialias_segments(image, wild, *arguments[2:], topology, None, None, 0)
+    ).all()
+
+
+def test_identity_leaves_the_image_and_its_gradient():
+    clip, triangles, colors = ball_and_box()
+    weights = rnd(1, 32, 32, 3, seed=4).double()
+    fragments = dr.rasterize(clip, triangles, (32, 32))
+    image = dr.interpolate(colors, triangles, fragments).requires_grad_()
+    leaf = clip.clone().requires_grad_()
+    same = dr.antialias(image, fragments, leaf, triangles, forward="identity")
+    assert torch.equal(same, image)
+    grad_image, grad = torch.autograd.grad((same * weights).sum(), (image, leaf))
+    assert torch.equal(grad_image, weights)
+    blended = dr.antialias(image, fragments, leaf, triangles)
+    close(torch.autograd.grad((blended * weights).sum(), leaf)[0], grad, atol=0)
+
+
+def test_culled_faces_have_no_edges():
+    """A closed mesh without its back faces looks the same; a face that is left out moves nothing and hides nothing."""
+    clip, triangles, colors = ball_and_box()
+    weights = rnd(1, 32, 32, 3, seed=4).double()
+    closed = gradient_of(clip, triangles, colors, weights)
+    for a, b in zip(closed, gradient_of(clip, triangles, colors, weights, cull="back"), strict=True):
+        close(a, b, atol=1e-7)
+    size = (20, 20)
+    near, far = rectangle(6.2, 6.4, 13.3, 12.9), rectangle(3.1, 3.2, 16.9, 17.3)
+    positions = in_pixels(near + far, size, z=[-0.5] * 4 + [0.5] * 4)
+    faces = torch.cat([TWO_QUADS[:2], TWO_QUADS[2:].flip(1)])  # opposite windings: one of the two is culled
+    cull = "back" if (dr.rasterize(positions, faces, size, cull="back").triangle_id < 2).all() else "front"
+    shown = dr.rasterize(positions, faces, size, cull=cull).triangle_id
+    hidden = 0 if (shown >= 2).any() else 4
+    image = uniform(1, *size, 1, seed=2, dtype=F64)
+    fragments = dr.rasterize(positions, faces, size, cull=cull)
+    grad = g(lambda x: (dr.antialias(image, fragments, x, faces, cull=cull) ** 2).sum(), positions)
+    assert (grad[hidden : hidden + 4] == 0).all()
+    assert grad.abs().max() > 0.1

@@ -1,0 +1,457 @@
+"""Reference of antialias(method="segments"): the pieces are found with NumPy in float64, pixel by pixel and without
+any economy; the blend and the motion of the pieces are plain torch, so autograd of it is the truth for the kernels.
+
+Points that the definition leaves open, as decided here:
+  * A pixel is sampled at its centre plus (1e-12, 0.618e-12): what the rasterizer's top-left rule amounts to. Within
+    1/256 pixel of an edge, and not within 1/128 of one of its ends, a pixel that shows a triangle of the edge is on the
+    inner side, and one that shows what is behind is on the outer side.
+  * A piece next to which one of its two colours shows in none of the 3 x 3 pixels around is left out.
+  * A point is on the outline of a triangle if its smallest weight is within 1e-9 of zero. Such a triangle hides an
+    edge there if it is nearer, and is not behind it otherwise. Depths closer than 1e-9 are equal; pieces shorter than
+    1e-9 pixels are left out.
+  * The nearest sample on the outer side stands for what is behind only if its surface goes on to the edge.
+  * Edges are cut by the view volume, the sides of the frame included.
+"""
+
+import itertools
+
+import numpy as np
+import torch
+
+SAMPLE = np.array([1e-12, 0.618e-12])
+DEPTH_SLACK = INSIDE_SLACK = SHORTEST = 1e-9
+SNAP = 1 / 256
+
+
+def antialias(image, triangle_id, clip_positions, triangles, *, forward="area", seams=None, ranges=None, cull=None):
+    """Blended image (B, H, W, C) in float64; image and clip_positions (B, V, 4) or (V, 4) may require grad."""
+    batch = triangle_id.shape[0]
+    image = image.double()
+    positions = clip_positions.double().expand(batch, *clip_positions.shape[-2:])
+    results = []
+    for item in range(batch):
+        first, count = (0, len(triangles)) if ranges is None else (int(x) for x in ranges[item])
+        shape, ids = positions[item].detach().numpy(), triangle_id[item].numpy()
+        scene = Scene(shape, triangles.numpy(), ids, first, count, cull, None if seams is None else seams.numpy())
+        pieces = [*edge_pieces(scene), *crossing_pieces(scene)]
+        results.append(compose(image[item], positions[item], scene, pieces, forward))
+    return torch.stack(results)
+
+
+def compose(image, positions, scene, pieces, forward):
+    """The picture with the areas of the pieces, plus their motion, which is zero in value."""
+    result = image
+    for piece in pieces:
+        at = tuple(torch.tensor(x) for x in piece["pixel"])
+        front, back = image[piece["front"]], image[piece["back"]]
+        if forward == "area":
+            result = result.index_put(at, piece["area"] * (back - front), accumulate=True)
+        jump = color_jump(image.detach(), scene, piece)
+        result = result.index_put(at, jump * motion(positions, scene, piece), accumulate=True)
+    return result
+
+
+def motion(positions, scene, piece):
+    """Length times the way that a piece moves towards its back side; 0 in value, its gradient is the motion's."""
+    corners = to_pixels(positions, scene.width, scene.height)
+    x, y = piece["middle"]
+    if "edge" in piece:
+        a, b = piece["edge"]
+        line = torch.linalg.cross(corners[a], corners[b])
+        value = line[0] * x + line[1] * y + line[2]
+        value = piece["side"] * value / torch.linalg.norm(line[:2].detach())
+    else:
+        f, g = (depth_at(positions, corners, scene.triangles[t], x, y) for t in piece["faces"])
+        value = -(f - g) / piece["slope"]
+    return piece["length"] * (value - value.detach())
+
+
+def depth_at(positions, corners, triangle, x, y):
+    """z/w of the plane of a triangle at a screen point, by sum(a_i z_i) / sum(a_i w_i)."""
+    v, p = positions[triangle.tolist()], corners[triangle.tolist()]
+    q = p[:, :2] - p[:, 2:] * torch.tensor([x, y], dtype=torch.float64)
+    a = torch.stack([q[(i + 1) % 3][0] * q[(i + 2) % 3][1] - q[(i + 1) % 3][1] * q[(i + 2) % 3][0] for i in range(3)])
+    return (a * v[:, 2]).sum() / (a * v[:, 3]).sum()
+
+
+def to_pixels(positions, width, height):
+    """Homogeneous pixel coordinates (x w, y w, w); torch or NumPy."""
+    x, y, w = positions[..., 0], positions[..., 1], positions[..., 3]
+    stack = torch.stack if isinstance(positions, torch.Tensor) else np.stack
+    return stack([(x + w) * width / 2, (w - y) * height / 2, w], -1)
+
+
+class Scene:
+    """One item: what NumPy has to know of mesh and picture."""
+
+    def __init__(self, positions, triangles, ids, first, count, cull, seams):
+        self.positions, self.triangles, self.ids, self.seams = positions, triangles, ids, seams
+        self.height, self.width = ids.shape
+        self.corners = to_pixels(positions, self.width, self.height)
+        self.faces = [self.face(t) for t in range(len(triangles))]
+        self.places = {}
+        self.place = [self.places.setdefault(tuple(p + 0.0), len(self.places)) for p in positions]
+        self.drawn = [first <= t < first + count for t in range(len(triangles))]
+        for t, face in enumerate(self.faces):
+            front = face is not None and face["side"] < 0  # counter-clockwise with y up
+            self.drawn[t] &= face is not None and not (cull == "back" and not front) and not (cull == "front" and front)
+
+        self.edges = {}
+        for t, index in enumerate(triangles):
+            for k, key in enumerate(self.edge_keys(t, index)):
+                self.edges.setdefault(key, []).append((t, k))
+
+    def edge_keys(self, triangle, index):
+        """Edges that join the same places are one; those of a triangle with two corners in one place stand alone."""
+        places = [self.place[v] for v in index]
+        if len(set(places)) < 3:
+            return [(triangle, k, "alone") for k in range(3)]
+        return [tuple(sorted((places[(k + 1) % 3], places[(k + 2) % 3]))) for k in range(3)]
+
+    def sides(self, corners):
+        """Side of each drawn triangle at an edge, in the direction of the first one's edge, and those triangles."""
+        (t, k), *_ = corners
+        start = self.place[self.triangles[t][(k + 1) % 3]]
+        drawn = [(u, m) for u, m in corners if self.drawn[u]]
+        same = [self.place[self.triangles[u][(m + 1) % 3]] == start for u, m in drawn]
+        return [self.faces[u]["side"] * (1 if s else -1) for (u, _), s in zip(drawn, same, strict=True)], drawn
+
+    def face(self, triangle):
+        """lambda_i and z/w as rows of functions of (x, y, 1), and the sign of the determinant; None without area."""
+        index = self.triangles[triangle]
+        p = self.corners[index]
+        det = np.linalg.det(p)
+        if not np.isfinite(det) or det == 0:
+            return None
+        weights = np.stack([np.cross(p[(i + 1) % 3], p[(i + 2) % 3]) for i in range(3)]) / det
+        return {"weights": weights, "depth": self.positions[index, 2] @ weights, "side": int(np.sign(det))}
+
+    def window(self, pixel):
+        """(row, column) of the pixels around one, those in the frame."""
+        around = itertools.product((-1, 0, 1), repeat=2)
+        cells = [(pixel[0] + i, pixel[1] + j) for i, j in around]
+        return [(i, j) for i, j in cells if 0 <= i < self.height and 0 <= j < self.width]
+
+
+def at(function, point):
+    return function @ np.array([point[0], point[1], 1.0])
+
+
+def inside(face, point):
+    """Smallest of the three weights."""
+    return at(face["weights"], point).min()
+
+
+def centre(pixel):
+    return np.array([pixel[1] + 0.5, pixel[0] + 0.5])
+
+
+# --- edges ----------------------------------------------------------------------------------------
+
+
+def edge_pieces(scene):
+    for corners in scene.edges.values():
+        edge = make_edge(scene, corners)
+        if edge is not None:
+            yield from walk(scene, edge)
+
+
+def make_edge(scene, corners):
+    """The part of an edge that is on screen, if the picture may change across it."""
+    (t, k), *_ = corners
+    a, b = scene.triangles[t][(k + 1) % 3], scene.triangles[t][(k + 2) % 3]
+    sides, drawn = scene.sides(corners)
+    if not sides:
+        return None
+    seam = -1
+    if len(set(sides)) == 2:
+        if scene.seams is None or len(corners) != 2:
+            return None
+        u, m = corners[1]
+        same = scene.place[scene.triangles[u][(m + 1) % 3]] == scene.place[a]
+        ends = [scene.seams[u][(m + 1) % 3], scene.seams[u][(m + 2) % 3]]
+        if [scene.seams[t][(k + 1) % 3], scene.seams[t][(k + 2) % 3]] == (ends if same else ends[::-1]):
+            return None
+        seam = drawn[1][0]
+    p, q = scene.positions[a], scene.positions[b]
+    planes = [(0, 0, 1, 1), (0, 0, -1, 1), (1, 0, 0, 1), (-1, 0, 0, 1), (0, 1, 0, 1), (0, -1, 0, 1)]
+    low, high = 0.0, 1.0
+    for plane in planes:
+        d, e = np.dot(plane, p), np.dot(plane, q)
+        if not (np.isfinite(d) and np.isfinite(e)) or (d < 0 and e < 0):
+            return None
+        if d < 0:
+            low = max(low, d / (d - e))
+        elif e < 0:
+            high = min(high, d / (d - e))
+    if low >= high:
+        return None
+    ends = [p + s * (q - p) for s in (low, high)]
+    on_screen = [to_pixels(v, scene.width, scene.height) for v in ends]
+    start, stop = (v[:2] / v[2] for v in on_screen)
+    if np.linalg.norm(stop - start) < 1e-12:
+        return None
+    direction = stop - start
+    normal = sides[0] * np.array([direction[1], -direction[0]]) / np.linalg.norm(direction)
+    depths = [v[2] / v[3] for v in ends]
+    return {"start": start, "stop": stop, "depths": depths, "normal": normal, "vertices": (int(a), int(b)),
+            "side": sides[0], "own": [u for u, _ in corners], "seam": seam}  # fmt: skip
+
+
+def walk(scene, edge):
+    """Pieces in all pixels that the edge crosses."""
+    low = np.floor(np.minimum(edge["start"], edge["stop"])).astype(int).clip(0)
+    high = np.floor(np.maximum(edge["start"], edge["stop"])).astype(int)
+    direction = edge["stop"] - edge["start"]
+    length = np.linalg.norm(direction)
+    rows = range(low[1], min(high[1], scene.height - 1) + 1)
+    columns = range(low[0], min(high[0], scene.width - 1) + 1)
+    for i, j in itertools.product(rows, columns):
+        t0, t1 = 0.0, 1.0
+        for axis, corner in ((0, j), (1, i)):
+            if direction[axis] == 0:
+                # An edge on the line between two pixels belongs to the right or lower one, at the frame to the last.
+                size = (scene.width, scene.height)[axis]
+                if min(int(edge["start"][axis]), size - 1) != corner:
+                    t1 = -1
+                continue
+            s = sorted((corner + d - edge["start"][axis]) / direction[axis] for d in (0, 1))
+            t0, t1 = max(t0, s[0]), min(t1, s[1])
+        if (t1 - t0) * length <= SHORTEST:
+            continue
+        cuts = find_cuts(scene, edge, (i, j), t0, t1)
+        for s0, s1 in itertools.pairwise(cuts):
+            if (s1 - s0) * length > SHORTEST:
+                piece = make_piece(scene, edge, (i, j), s0, s1)
+                if piece is not None:
+                    yield piece
+
+
+def around(scene, edge, pixel):
+    """The distinct triangles that show around a pixel, but for the edge's own."""
+    ids = {int(scene.ids[cell]) for cell in scene.window(pixel)} - {-1, *edge["own"]}
+    return {t: scene.faces[t] for t in ids if scene.faces[t] is not None}
+
+
+def find_cuts(scene, edge, pixel, t0, t1):
+    points = [edge["start"] + t * (edge["stop"] - edge["start"]) for t in (0, 1)]
+    cuts = [t0, t1]
+    for face in around(scene, edge, pixel).values():
+        s0, s1 = t0, t1
+        for weight in face["weights"]:
+            a, b = at(weight, points[0]), at(weight, points[1])
+            if a < b:
+                s0 = max(s0, a / (a - b))
+            elif a > b:
+                s1 = min(s1, a / (a - b))
+            elif a < 0:
+                s1 = -1
+        if s1 <= s0:
+            continue
+        cuts += [s0, s1]
+        a, b = (edge["depths"][k] - at(face["depth"], points[k]) for k in (0, 1))
+        if a != b and s0 < a / (a - b) < s1:
+            cuts.append(a / (a - b))
+    return sorted(c for c in cuts if t0 <= c <= t1)
+
+
+def make_piece(scene, edge, pixel, s0, s1):
+    p, q = (edge["start"] + s * (edge["stop"] - edge["start"]) for s in (s0, s1))
+    m, n = (p + q) / 2, edge["normal"]
+    z = edge["depths"][0] + (s0 + s1) / 2 * (edge["depths"][1] - edge["depths"][0])
+    cells = scene.window(pixel)
+
+    def ahead(cell):
+        return (centre(cell) - m) @ n > 0
+
+    def distance(cell):
+        return np.sum((centre(cell) - m) ** 2)
+
+    near = {t: face for t, face in around(scene, edge, pixel).items() if inside(face, m) >= -INSIDE_SLACK}
+    if any(at(face["depth"], m) < z - DEPTH_SLACK for face in near.values()):
+        return None
+    here = [(at(face["depth"], m), t) for t, face in near.items() if inside(face, m) > INSIDE_SLACK]
+    outer = [c for c in cells if ahead(c) and scene.ids[c] not in edge["own"]]
+    if edge["seam"] >= 0:
+        back = edge["seam"]
+    elif here:
+        back = min(here)[1]
+    else:
+        back = -1
+        for nearest in sorted(outer, key=distance):
+            back = int(scene.ids[nearest])
+            face = scene.faces[back] if back >= 0 else None
+            if face is None:
+                break
+            if not ends_before(scene, back, m):
+                if at(face["depth"], centre(nearest)) < z:
+                    return None
+                break
+        else:
+            back = -1
+
+    own = [c for c in cells if scene.ids[c] in edge["own"] and scene.ids[c] != edge["seam"]]
+    inner = [c for c in cells if not ahead(c) and scene.ids[c] >= 0 and scene.ids[c] != edge["seam"]]
+    ends = {scene.place[v] for v in edge["vertices"]}
+    touching = [c for c in inner if ends & {scene.place[v] for v in scene.triangles[scene.ids[c]]}]
+    fronts = own or touching or inner
+    backs = [c for c in cells if scene.ids[c] == back] or [c for c in cells if ahead(c) and c not in own]
+    if not fronts or not backs:
+        return None
+
+    sample = centre(pixel) + SAMPLE
+    offset = (sample - m) @ n
+    in_front = offset < 0
+    along = np.array([-n[1], n[0]])
+    ends_along = sorted(((edge[e] - centre(pixel)) @ along) for e in ("start", "stop"))
+    if abs(offset) <= SNAP and ends_along[0] <= -2 * SNAP and ends_along[1] >= 2 * SNAP:
+        shown = scene.ids[pixel]
+        is_own = shown in edge["own"] and shown != edge["seam"]
+        in_front = is_own or (in_front and shown != back)
+    area = hidden_area(p - centre(pixel), q - centre(pixel))
+    return {"pixel": pixel, "middle": m, "length": np.linalg.norm(q - p), "area": area if in_front else -area,
+            "front": min(fronts, key=distance), "back": min(backs, key=distance),
+            "edge": edge["vertices"], "side": edge["side"]}  # fmt: skip
+
+
+def ends_before(scene, triangle, m):
+    """Whether m lies beyond an edge of the triangle at which its surface ends: a border or a fold."""
+    keys = scene.edge_keys(triangle, scene.triangles[triangle])
+    for k, weight in enumerate(scene.faces[triangle]["weights"]):
+        if at(weight, m) < -INSIDE_SLACK:
+            corners = scene.edges[keys[k]]
+            sides, _ = scene.sides(corners)
+            if len(corners) <= 2 and len(set(sides)) == 1:
+                return True
+    return False
+
+
+def hidden_area(p, q):
+    """Area of the part of the pixel that is behind the segment, seen from the sample: a square cut by three lines."""
+    p, q = p - SAMPLE, q - SAMPLE
+    turn = p[0] * q[1] - p[1] * q[0]
+    if turn < 0:
+        p, q = q, p
+    polygon = [np.array(c) - SAMPLE for c in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))]
+    if turn != 0:
+        for (a, b), sign in (((np.zeros(2), p), 1), ((np.zeros(2), q), -1), ((p, q), -1)):
+            polygon = cut(polygon, a, b, sign)
+    else:
+        return 0.0
+    x, y = np.array(polygon or [(0, 0)]).T
+    return abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2
+
+
+def cut(polygon, a, b, sign):
+    """The part of a convex polygon on one side of the line through a and b."""
+    kept = []
+    for i, u in enumerate(polygon):
+        v = polygon[(i + 1) % len(polygon)]
+        d, e = (sign * ((b - a)[0] * (w - a)[1] - (b - a)[1] * (w - a)[0]) for w in (u, v))
+        if d >= 0:
+            kept.append(u)
+        if (d < 0) != (e < 0):
+            kept.append(u + d / (d - e) * (v - u))
+    return kept
+
+
+# --- crossings ------------------------------------------------------------------------------------
+
+
+def crossing_pieces(scene):
+    marked = set()
+    for pixel in itertools.product(range(scene.height), range(scene.width)):
+        for other in ((pixel[0], pixel[1] + 1), (pixel[0] + 1, pixel[1])):
+            if other[0] >= scene.height or other[1] >= scene.width:
+                continue
+            f, g = int(scene.ids[pixel]), int(scene.ids[other])
+            if f == g or f < 0 or g < 0 or scene.faces[f] is None or scene.faces[g] is None or touch(scene, f, g):
+                continue
+            difference = scene.faces[f]["depth"] - scene.faces[g]["depth"]
+            if at(difference, centre(pixel)) <= 0 <= at(difference, centre(other)):
+                marked |= set(scene.window(pixel)) & set(scene.window(other))
+    for pixel in sorted(marked):
+        shown = list(dict.fromkeys(int(scene.ids[c]) for c in [pixel, *scene.window(pixel)] if scene.ids[c] >= 0))
+        shown = [t for t in shown if scene.faces[t] is not None]
+        for f, g in itertools.combinations(shown, 2):
+            piece = None if touch(scene, f, g) else crossing(scene, pixel, f, g, shown)
+            if piece is not None:
+                yield piece
+
+
+def touch(scene, f, g):
+    return bool({scene.place[v] for v in scene.triangles[f]} & {scene.place[v] for v in scene.triangles[g]})
+
+
+def crossing(scene, pixel, f, g, shown):
+    difference = scene.faces[f]["depth"] - scene.faces[g]["depth"]
+    slope = np.linalg.norm(difference[:2])
+    value = at(difference, centre(pixel))
+    if slope <= 1e-14 or abs(value) > 0.75 * slope:
+        return None
+    n = difference[:2] / slope
+    foot, along = centre(pixel) - value / slope * n, np.array([-n[1], n[0]])
+    i, j = pixel
+    borders = [np.array(b, float) for b in ((1, 0, -j), (-1, 0, j + 1), (0, 1, -i), (0, -1, i + 1))]
+    t0, t1 = -2.0, 2.0
+    for function in [*borders, *scene.faces[f]["weights"], *scene.faces[g]["weights"]]:
+        rate, start = function[:2] @ along, at(function, foot)
+        if rate > 0:
+            t0 = max(t0, -start / rate)
+        elif rate < 0:
+            t1 = min(t1, -start / rate)
+        elif start < 0:
+            return None
+    if t1 - t0 <= SHORTEST:
+        return None
+    m = foot + (t0 + t1) / 2 * along
+    z = at(scene.faces[f]["depth"], m)
+    others = [scene.faces[t] for t in shown if t not in (f, g)]
+    if any(inside(face, m) >= 0 and at(face["depth"], m) < z - DEPTH_SLACK for face in others):
+        return None
+
+    def nearest(t):
+        cells = [c for c in scene.window(pixel) if scene.ids[c] == t]
+        return min(cells, key=lambda c: np.sum((centre(c) - m) ** 2))
+
+    area = hidden_area(foot + t0 * along - centre(pixel), foot + t1 * along - centre(pixel))
+    return {"pixel": pixel, "middle": m, "length": t1 - t0, "area": area if value < 0 else -area, "slope": slope,
+            "front": nearest(f), "back": nearest(g), "faces": (f, g)}  # fmt: skip
+
+
+# --- colours --------------------------------------------------------------------------------------
+
+
+def color_jump(image, scene, piece):
+    """Colour in front minus colour behind, both carried on to the middle of the piece."""
+    front, back = image[piece["front"]], image[piece["back"]]
+    limit = (front - back).norm() / 2
+    changes = [carried(image, scene, piece[side], piece["middle"]) for side in ("front", "back")]
+    front_change, back_change = (c if c.norm() <= limit else torch.zeros_like(c) for c in changes)
+    return front + front_change - back - back_change
+
+
+def carried(image, scene, pixel, m):
+    """How the colour of a pixel changes from its centre to m, along the line through the next pixel away from m."""
+    none = torch.zeros_like(image[pixel])
+    d = centre(pixel) - m
+    longest = np.abs(d).max()
+    if longest <= 1e-6:
+        return none
+    step = np.where(np.abs(d) > 0.41 * longest, np.sign(d), 0).astype(int)
+    far = (pixel[0] + int(step[1]), pixel[1] + int(step[0]))
+    if not (0 <= far[0] < scene.height and 0 <= far[1] < scene.width):
+        return none
+    f, g = int(scene.ids[pixel]), int(scene.ids[far])
+    if f < 0 or g < 0:
+        return none
+    if f != g and scene.seams is not None:
+        ends = [{(scene.place[v], s) for v, s in zip(scene.triangles[t], scene.seams[t], strict=True)} for t in (f, g)]
+        if not ends[0] & ends[1]:
+            return none
+    if f != g:
+        planes = [scene.faces[t]["depth"] for t in (f, g)]
+        slopes = sum(np.linalg.norm(plane[:2]) for plane in planes)
+        if abs(at(planes[1], centre(far)) - at(planes[0], centre(pixel))) > 1.5 * slopes + DEPTH_SLACK:
+            return none
+    return -(d @ step) / (step @ step) * (image[far] - image[pixel])
