@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 import diffrender as dr
+from diffrender.ops.interior_flow import interior_flow
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = {
     "pairs": {"method": "pairs"},
     "segments": {},
+    "segments, flow": {"interior": "flow"},
     "segments, identity": {"forward": "identity"},
 }
 
@@ -41,15 +43,22 @@ def render(
     width: int,
     background: torch.Tensor,
     color_faces: torch.Tensor | None = None,
+    interior: str = "exact",
     **options: str,
 ) -> torch.Tensor:
     """The renderer under test, from the ops: (H, W, 3). `options` go to `dr.antialias`."""
     fragments = dr.rasterize(clip_pos, faces, (height, width))
-    colors = dr.interpolate(vertex_colors, faces if color_faces is None else color_faces, fragments)
+    samples = fragments
+    if interior == "flow":
+        samples = fragments._replace(barycentrics=fragments.barycentrics.detach())
+    colors = dr.interpolate(vertex_colors, faces if color_faces is None else color_faces, samples)
     image = torch.where((fragments.triangle_id >= 0).unsqueeze(-1), colors, background)
+    topology = dr.edge_topology(faces, clip_pos)
+    if interior == "flow":
+        image = interior_flow(image, fragments, clip_pos, faces, topology, seams=color_faces)
     if options.get("method") != "pairs" and color_faces is not None:
         options = {**options, "seams": color_faces}
-    return dr.antialias(image, fragments, clip_pos, faces, **options)[0]
+    return dr.antialias(image, fragments, clip_pos, faces, topology=topology, **options)[0]
 
 
 def fidelity_folder() -> Path:

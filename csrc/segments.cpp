@@ -220,9 +220,29 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
   return {grad_image, grad_positions};
 }
 
+// Which neighbouring pixels, to the right and downwards, a visible discontinuity parts: (B, H, W, 2) uint8.
+Tensor segments_parted(const Tensor& visible, const Tensor& clip_positions, const Tensor& triangles,
+                       const Tensor& topology, const std::optional<Tensor>& ranges, const std::optional<Tensor>& seams,
+                       int64_t cull) {
+  const DeviceScope device(clip_positions);
+  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull);
+  const Tensor& ids = tensors.triangle_id;
+  const Tensor result = new_zeros(clip_positions, {ids.size(0), ids.size(1), ids.size(2), 2}, ScalarType::Byte);
+  Walk walk(tensors);
+  for (const Pieces& pieces : {walk.edges(), walk.crossings()}) {
+    launch(result, pieces.list.count,
+           MarkParted{pieces.list, mutable_data<uint8_t>(result), static_cast<int32_t>(ids.size(2)),
+                      static_cast<int32_t>(ids.size(1))});
+  }
+  return result;
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
+  m.def(
+      "segments_parted(Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, Tensor? ranges, "
+      "Tensor? seams, int cull) -> Tensor");
   m.def(
       "antialias_segments(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, "
       "Tensor? ranges, Tensor? seams, int cull) -> Tensor");
@@ -232,6 +252,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "bool need_positions, int scatter) -> (Tensor, Tensor)");
 }
 
+DR_REGISTER("segments_parted", &segments_parted)
 DR_REGISTER("antialias_segments", &antialias_segments)
 DR_REGISTER("antialias_segments_backward", &antialias_segments_backward)
 

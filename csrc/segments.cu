@@ -8,6 +8,7 @@ DR_INSTANTIATE_LAUNCH(FindEdgePieces)
 DR_INSTANTIATE_LAUNCH(MarkCrossings)
 DR_INSTANTIATE_LAUNCH(FindCrossingPieces)
 DR_INSTANTIATE_LAUNCH(PieceKeys)
+DR_INSTANTIATE_LAUNCH(MarkParted)
 #define DR_INSTANTIATE_SEGMENTS(scalar_t)                        \
   DR_INSTANTIATE_LAUNCH(TriangleFacing<scalar_t>)                \
   DR_INSTANTIATE_LAUNCH(BlendPieces<scalar_t>)                   \

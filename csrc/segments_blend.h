@@ -34,6 +34,34 @@ DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
   return pixel + (cell / 3 - 1) * static_cast<int64_t>(width) + (cell % 3 - 1);
 }
 
+// Marks the pairs of neighbouring pixels whose centres a visible piece parts.
+struct MarkParted {
+  PieceList list;
+  uint8_t* parted;  // [B, H, W, 2] to the right, downwards; zero on entry
+  int32_t width, height;
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = list.at(i);
+      if (piece.pixel < 0) continue;
+      const int64_t line = piece.pixel / width, row = line % height;
+      const int64_t column = piece.pixel - line * width;
+      mark(piece.pixel, piece.x, piece.half_x, piece.y, piece.half_y, column, width, 1, 0);
+      mark(piece.pixel, piece.y, piece.half_y, piece.x, piece.half_x, row, height, width, 1);
+    }
+  }
+
+  // Where the piece meets the line v = 0 through the centre, and on which side of it.
+  DR_HD void mark(int64_t pixel, double u, double half_u, double v, double half_v, int64_t place, int32_t size,
+                  int64_t stride, int axis) const {
+    const double start = v - half_v, stop = v + half_v;
+    if (start * stop > 0 || half_v == 0) return;
+    const double at = u - v / half_v * half_u;
+    if (at >= 0 && place + 1 < size) set_flag(parted + 2 * pixel + axis);
+    if (at <= 0 && place > 0) set_flag(parted + 2 * (pixel - stride) + axis);
+  }
+};
+
 // Adds the pieces of each pixel to the picture. Sorted by pixel, so that a pixel is written by one thread.
 template <class scalar_t>
 struct BlendPieces {
@@ -179,7 +207,7 @@ struct ColorJump {
 // Moves a gradient with respect to p = to_pixels(v, origin) on to v.
 template <class scalar_t>
 DR_HD_CALL void add_pixel_gradient(const Sink<scalar_t>& sink, int64_t base, const Viewport<double>& viewport,
-                                    Vec2<double> origin, Vec3<double> grad_p, double grad_z) {
+                                   Vec2<double> origin, Vec3<double> grad_p, double grad_z) {
   const double grad_w =
       grad_p.z + (viewport.half_width - origin.x) * grad_p.x + (viewport.half_height - origin.y) * grad_p.y;
   accumulate(sink, base + 0, static_cast<scalar_t>(viewport.half_width * grad_p.x));
@@ -250,7 +278,7 @@ struct CrossingBackward {
   }
 
   DR_HD_CALL void add_depth(int64_t item, int32_t triangle, Vec2<double> m, double e,
-                             const Sink<scalar_t>& sink) const {
+                            const Sink<scalar_t>& sink) const {
     const SegmentMesh& in = jump.in;
     int32_t index[3];
     Vec4<double> v[3];

@@ -66,38 +66,48 @@ struct MarkCrossings {
       }
     }
     if (any == 0) return;
-    for (int axis = 0; axis < 2; ++axis) {
-      for (int k = 0; k < kBlock; ++k) {
-        if (differ[axis][k] == 0) continue;
-        const int64_t p = begin + k, q = p + (axis == 0 ? 1 : below);
-        const int32_t f = triangle_id[p], g = triangle_id[q];
-        if (f >= in.mesh.triangle_count || g >= in.mesh.triangle_count) continue;
-        const int32_t* const t = in.mesh.triangles;
-        if (share_an_index(t + static_cast<int64_t>(f) * 3, t + static_cast<int64_t>(g) * 3)) continue;
-        if (!may_cross(item, static_cast<int32_t>(p - row_begin), row, f, g, 1 - axis, axis)) continue;
-        // All pixels that have both in their window.
-        const int64_t across = axis == 0 ? in.viewport.width : 1;
-        const int64_t place = axis == 0 ? row : p - row_begin;
-        const bool has_before = place > 0, has_after = place + 1 < (axis == 0 ? in.viewport.height : in.viewport.width);
-        for (int step = has_before ? -1 : 0; step <= (has_after ? 1 : 0); ++step) {
-          set_flag(marks + p + step * across);
-          set_flag(marks + q + step * across);
-        }
-      }
+    int32_t pairs[2 * kBlock];
+    int count = 0;
+    for (int k = 0; k < 2 * kBlock; ++k) {  // without branches: which pairs differ is hard to predict
+      pairs[count] = k;
+      count += differ[k / kBlock][k % kBlock];
+    }
+    for (int i = 0; i < count; ++i) {
+      const int axis = pairs[i] / kBlock;
+      const int64_t p = begin + pairs[i] % kBlock, q = p + (axis == 0 ? 1 : below);
+      const int32_t f = triangle_id[p], g = triangle_id[q];
+      if (f >= in.mesh.triangle_count || g >= in.mesh.triangle_count) continue;
+      const int32_t* const t = in.mesh.triangles;
+      if (share_an_index(t + static_cast<int64_t>(f) * 3, t + static_cast<int64_t>(g) * 3)) continue;
+      if (may_cross(item, static_cast<int32_t>(p - row_begin), row, f, g, axis)) mark(row, p - row_begin, p, q, axis);
     }
   }
 
-  DR_HD_CALL bool may_cross(int64_t item, int32_t column, int32_t row, int32_t f, int32_t g, int32_t right,
-                             int32_t down) const {
+  // All pixels that have both of a pair in their window.
+  DR_HD void mark(int64_t row, int64_t column, int64_t p, int64_t q, int axis) const {
+    const int64_t across = axis == 0 ? in.viewport.width : 1, place = axis == 0 ? row : column;
+    const int first = place > 0 ? -1 : 0;
+    const int last = place + 1 < (axis == 0 ? in.viewport.height : in.viewport.width) ? 1 : 0;
+    for (int step = first; step <= last; ++step) {
+      set_flag(marks + p + step * across);
+      set_flag(marks + q + step * across);
+    }
+  }
+
+  // Whether f is the nearer one at the pixel and g at its neighbour, and both reach the point between where they meet.
+  DR_HD_CALL bool may_cross(int64_t item, int32_t column, int32_t row, int32_t f, int32_t g, int axis) const {
     int32_t index_f[3], index_g[3];
     if (!in.mesh.indices(f, index_f) || !in.mesh.indices(g, index_g)) return false;
     ScreenFace face_f, face_g;
-    const Vec2<double> origin{column + 0.5, row + 0.5}, here{0, 0};
-    const Vec2<double> there{static_cast<double>(right), static_cast<double>(down)};
+    const Vec2<double> origin{column + 0.5, row + 0.5};
+    const Vec2<double> there{axis == 0 ? 1.0 : 0.0, axis == 0 ? 0.0 : 1.0};
     if (!in.face(item, f, origin, &face_f) || !in.face(item, g, origin, &face_g)) return false;
-    if (!(face_f.depth.at(here) <= face_g.depth.at(here) && face_g.depth.at(there) <= face_f.depth.at(there))) {
-      return false;
-    }
+    const double before = face_f.depth.constant - face_g.depth.constant;
+    const double after = face_f.depth.at(there) - face_g.depth.at(there);
+    if (!(before <= 0 && after >= 0 && after > before)) return false;
+    const double t = before / (before - after);
+    const Vec2<double> meeting{t * there.x, t * there.y};
+    if (!(face_f.inside(meeting) >= -kInsideSlack && face_g.inside(meeting) >= -kInsideSlack)) return false;
     return !share_a_corner(in, item, index_f, index_g);
   }
 };
@@ -157,10 +167,17 @@ struct CrossingFinder {
     }
     out->x = m.x;
     out->y = m.y;
+    out->half_x = 0.5 * (t1 - t0) * along.x;
+    out->half_y = 0.5 * (t1 - t0) * along.y;
     out->length = (t1 - t0) / slope;
     const double area =
         hidden_area({foot.x + t0 * along.x, foot.y + t0 * along.y}, {foot.x + t1 * along.x, foot.y + t1 * along.y});
-    out->area = d.constant < 0 ? area : -area;
+    // What the pixel shows says its side, if it is one of the two: its centre may lie on the line.
+    constexpr int kCentre = 4;
+    const int32_t shown = window.id[kCentre];
+    const bool undecided = shown != window.face_id[f] && shown != window.face_id[g];
+    const bool in_front = undecided ? d.constant < 0 : shown == window.face_id[f];
+    out->area = in_front ? area : -area;
     out->first = window.face_id[f];
     out->second = window.face_id[g];
     out->front = nearest_cell(window, window.face_id[f], m);

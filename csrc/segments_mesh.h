@@ -55,7 +55,7 @@ DR_HD bool finish_screen_face(const Vec4<double> v[3], const Vec3<double> line[3
 }
 
 DR_HD_CALL bool make_screen_face(const Vec4<double> v[3], const Viewport<double>& viewport, Vec2<double> origin,
-                                  ScreenFace* out) {
+                                 ScreenFace* out) {
   Vec3<double> p[3], line[3];
   for (int i = 0; i < 3; ++i) p[i] = to_pixels(v[i], viewport, origin);
   for (int i = 0; i < 3; ++i) line[i] = cross(p[(i + 1) % 3], p[(i + 2) % 3]);

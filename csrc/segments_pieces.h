@@ -11,6 +11,7 @@ namespace diffrender {
 struct Piece {
   int64_t pixel;          // -1 = not visible
   double x, y;            // middle, relative to the pixel's centre
+  double half_x, half_y;  // from the middle to one end
   double length;          // pixels; of a crossing: pixels per |gradient of the difference in depth|
   double area;            // of the pixel, hidden from its centre by the piece; > 0 if the centre is on the front side
   int32_t first, second;  // edge: owner corner, side; crossing: the two triangles, first in front
@@ -158,7 +159,7 @@ struct PieceFinder {
 
   // make_screen_face() for triangles that may meet the segment from p to q; the others fail early. `covers`: meets all.
   DR_HD_CALL bool make_face_over(int64_t item, int32_t triangle, Vec2<double> origin, Vec2<double> p, Vec2<double> q,
-                                  ScreenFace* out, bool* covers) const {
+                                 ScreenFace* out, bool* covers) const {
     int32_t index[3];
     Vec4<double> v[3];
     if (!in.corners(item, triangle, index, v)) return false;
@@ -185,7 +186,7 @@ struct PieceFinder {
       double t0 = 0, t1 = 1;
       const Vec2<double> end{cell.p.x + cell.step.x, cell.p.y + cell.step.y};
       for (int i = 0; i < 3 && t0 < t1; ++i) {
-        const double a = face.weight[i].at(cell.p), b = face.weight[i].at(end);
+        const double a = snapped(face.weight[i].at(cell.p)), b = snapped(face.weight[i].at(end));
         if (a < 0 && b < 0) t1 = -1;
         if ((a < 0) == (b < 0)) continue;
         const double t = a / (a - b);
@@ -214,8 +215,11 @@ struct PieceFinder {
     return n;
   }
 
-  DR_HD_CALL bool make_piece(const EdgeSegment& segment, const Window& window, const Cell& cell, double from,
-                              double to, Piece* out) const {
+  // A weight on the outline of a triangle, where rounding has no say.
+  DR_HD static double snapped(double weight) { return magnitude(weight) <= kInsideSlack ? 0.0 : weight; }
+
+  DR_HD_CALL bool make_piece(const EdgeSegment& segment, const Window& window, const Cell& cell, double from, double to,
+                             Piece* out) const {
     const double middle = 0.5 * (from + to);
     const Vec2<double> m{cell.p.x + middle * cell.step.x, cell.p.y + middle * cell.step.y};
     const double z = cell.z + middle * cell.step_z;
@@ -224,6 +228,8 @@ struct PieceFinder {
     if (!find_colors(segment, window, cell.normal, m, back, out)) return false;
     out->x = m.x;
     out->y = m.y;
+    out->half_x = 0.5 * (to - from) * cell.step.x;
+    out->half_y = 0.5 * (to - from) * cell.step.y;
     out->length = (to - from) * cell.length;
     const Vec2<double> p{cell.p.x + from * cell.step.x, cell.p.y + from * cell.step.y};
     const Vec2<double> q{cell.p.x + to * cell.step.x, cell.p.y + to * cell.step.y};
@@ -256,7 +262,7 @@ struct PieceFinder {
   // What lies behind the edge at m: the nearest triangle of the window that is there, or, where none is, what the
   // nearest sample on the outer side shows, if its surface goes on to m. False where something is in front of the edge.
   DR_HD_CALL bool find_back(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m, double z,
-                             int32_t* back) const {
+                            int32_t* back) const {
     double nearest = kLargest<double>;
     bool found = false;
     for (int f = 0; f < window.count; ++f) {
@@ -317,7 +323,7 @@ struct PieceFinder {
   // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else one on the outer
   // side. False where one of the two colours shows nowhere near.
   DR_HD_CALL bool find_colors(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m,
-                               int32_t back, Piece* out) const {
+                              int32_t back, Piece* out) const {
     double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
     double behind[2] = {kLargest<double>, kLargest<double>};                   // `back`, any
     int front_cell[3] = {-1, -1, -1}, back_cell[2] = {-1, -1};

@@ -88,8 +88,10 @@ class Renderer:
 
     Args:
         resolution: (height, width), that of the cameras.
-        edges: "pairs" blends across silhouettes (`diffrender.antialias`), which is what gives them a gradient; None
-            leaves point samples, whose gradient knows nothing of moving silhouettes. "coverage" averages over the area
+        edges: how silhouettes are blended, which is what gives them a gradient: "segments" by the edges of the mesh,
+            "pairs" by pairs of pixels, much less accurate (both `diffrender.antialias`); surfaces behind transparent
+            ones always by pairs. None leaves point samples, whose gradient knows nothing of moving silhouettes.
+            "coverage" averages over the area
             of each pixel, exactly, and so is its gradient (`diffrender.coverage`); it costs several times as much,
             reads textures without mips, and takes neither transparent materials nor lights or materials with a batch.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C). It is put behind
@@ -122,7 +124,7 @@ class Renderer:
         self,
         resolution: tuple[int, int],
         *,
-        edges: str | None,
+        edges: str | None = "segments",
         background: Tensor | float | tuple[float, ...] | list[float] | None = None,
         outputs: tuple[str, ...] = ("color",),
         smooth: tuple[str, ...] = ("color", "alpha"),
@@ -132,8 +134,7 @@ class Renderer:
         max_layers: int = 8,
     ):
         self.height, self.width = _checks.check_resolution("Renderer", resolution)
-        if edges not in ("pairs", "coverage", None):
-            _checks.fail(ValueError, "Renderer", "edges", 'be "pairs", "coverage" or None', repr(edges))
+        _checks.check_choice("Renderer", "edges", edges, ("segments", "pairs", "coverage", None))
         for argument, names, known in (("outputs", outputs, _OUTPUTS), ("smooth", smooth, _SMOOTHABLE)):
             for name in (names,) if isinstance(names, str) else names:
                 if name not in known:
@@ -230,8 +231,9 @@ class Renderer:
             images = self._over(frame, fragments, samples, behind)
             if k == 0:
                 images = {**samples, **images}
-            if self.edges == "pairs":
-                self._blend_edges(images, fragments, frame.scene)
+            if self.edges in ("segments", "pairs"):
+                # Visibility of segments is that of the nearest surfaces.
+                self._blend_edges(images, fragments, frame.scene, self.edges if k == 0 else "pairs")
             behind = images
         if averaged:
             images.update(self._area_averages(frame, averaged))
@@ -339,7 +341,7 @@ class Renderer:
         bands = [recomputed(functools.partial(shade, first), ()) for first in range(0, rows, height)]
         return {name: torch.cat([band[name] for band in bands], 1) for name in bands[0]}
 
-    def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene) -> None:
+    def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene, method: str) -> None:
         """Replaces the smooth outputs by their blend across silhouettes: one call for all channels together."""
         names = [name for name in images if name in self.smooth and name in self.outputs]
         if not names:
@@ -350,8 +352,10 @@ class Renderer:
             fragments,
             scene.clip_positions,
             scene.mesh.triangles,
-            method="pairs",
+            method=method,
             topology=scene.edge_topology(),
+            ranges=scene.ranges,
+            cull=self.cull,
         )
         sizes = [images[name].shape[-1] for name in names]
         images.update(zip(names, blended.split(sizes, -1), strict=True))

@@ -46,7 +46,7 @@ def test_r14_packed_arrays_hold_each_mesh_as_it_was():
     assert torch.equal(packed.colors[12:], meshes[2].colors)
 
 
-@pytest.mark.parametrize("edges", ["pairs", None])
+@pytest.mark.parametrize("edges", ["segments", "pairs", None])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 1, 1)])
 def test_r13_items_of_a_batch_are_their_single_pictures(edges, order):
     """Pictures and gradients; equal meshes at equal places in different items must not be welded to each other."""

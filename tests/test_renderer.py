@@ -287,7 +287,7 @@ def test_meshes_without_triangles_are_background():
         (
             lambda: dr.Renderer((48, 64), edges="pair"),
             ValueError,
-            'Renderer: edges must be "pairs", "coverage" or None, got \'pair\'',
+            "Renderer: edges must be one of 'segments', 'pairs', 'coverage', None, got 'pair'",
         ),
         (
             lambda: renderer(outputs=("colour",)),

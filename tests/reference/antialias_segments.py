@@ -368,7 +368,11 @@ def crossing_pieces(scene):
             if f == g or f < 0 or g < 0 or scene.faces[f] is None or scene.faces[g] is None or touch(scene, f, g):
                 continue
             difference = scene.faces[f]["depth"] - scene.faces[g]["depth"]
-            if at(difference, centre(pixel)) <= 0 <= at(difference, centre(other)):
+            before, after = at(difference, centre(pixel)), at(difference, centre(other))
+            if not (before <= 0 <= after and before < after):
+                continue
+            meeting = centre(pixel) + before / (before - after) * (centre(other) - centre(pixel))
+            if all(inside(scene.faces[t], meeting) >= -INSIDE_SLACK for t in (f, g)):
                 marked |= set(scene.window(pixel)) & set(scene.window(other))
     for pixel in sorted(marked):
         shown = list(dict.fromkeys(int(scene.ids[c]) for c in [pixel, *scene.window(pixel)] if scene.ids[c] >= 0))
@@ -415,7 +419,8 @@ def crossing(scene, pixel, f, g, shown):
         return min(cells, key=lambda c: np.sum((centre(c) - m) ** 2))
 
     area = hidden_area(foot + t0 * along - centre(pixel), foot + t1 * along - centre(pixel))
-    return {"pixel": pixel, "middle": m, "length": t1 - t0, "area": area if value < 0 else -area, "slope": slope,
+    in_front = scene.ids[pixel] == f if scene.ids[pixel] in (f, g) else value < 0
+    return {"pixel": pixel, "middle": m, "length": t1 - t0, "area": area if in_front else -area, "slope": slope,
             "front": nearest(f), "back": nearest(g), "faces": (f, g)}  # fmt: skip
 
 
