@@ -343,10 +343,3 @@ def test_nothing_changes_without_an_edge_in_the_frame():
         assert torch.equal(aa(image, r, positions, TRIANGLE), image)
         grad = g(lambda x, r=r: (aa(image, r, x, TRIANGLE) * image).sum(), positions)
         assert (grad == 0).all()
-
-
-def test_default_method_is_not_here_yet():
-    positions, triangles, size = random_scene(12)
-    fragments = dr.rasterize(positions, triangles, size)
-    with pytest.raises(NotImplementedError, match="segments"):
-        dr.antialias(torch.zeros(1, *size, 3), fragments, positions, triangles)
