@@ -23,9 +23,8 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from .. import _checks
 from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
-from .rasterize import Fragments, check_ranges
+from .rasterize import Fragments
 
-_CULL = {None: 0, "back": 1, "front": 2}
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
 _RECORD_BYTES = 152  # TriangleRecord of csrc/coverage_geometry.h
 
@@ -146,12 +145,12 @@ def _coverage_with_driver(
         positions = positions.unsqueeze(0)
     indices = _checks.check_triangles("coverage", triangles, positions)
     _checks.check_vertex_range("coverage", indices, positions.shape[1], "clip_positions")
-    _checks.check_choice("coverage", "cull", cull, tuple(_CULL))
+    _checks.check_choice("coverage", "cull", cull, tuple(_checks.CULL))
     if not isinstance(merge_adjacent, bool):
         _checks.fail(TypeError, "coverage", "merge_adjacent", "be True or False", repr(merge_adjacent))
     batch = positions.shape[0]
     if ranges is not None:
-        ranges = check_ranges("coverage", ranges, positions, indices.shape[0])
+        ranges = _checks.check_ranges("coverage", ranges, positions, indices.shape[0])
         batch = ranges.shape[0]
     if any(_is_batched(t) for t in (positions, indices, ranges)):
         raise NotImplementedError(
@@ -159,7 +158,7 @@ def _coverage_with_driver(
             "Use the batch axis of clip_positions."
         )
     triangle_id, weight, barycentrics, depth, pixel, offsets, _ = _Coverage.apply(
-        positions, indices.to(torch.int32), ranges, height, width, _CULL[cull], merge_adjacent, driver
+        positions, indices.to(torch.int32), ranges, height, width, _checks.CULL[cull], merge_adjacent, driver
     )
     return Coverage(triangle_id, weight, barycentrics, depth, pixel, offsets, (batch, height, width))
 
