@@ -88,7 +88,7 @@ def antialias(
         >>> round(area.item(), 2)  # half of (0.8 * 64) squared
         1310.72
         >>> area.backward()
-        >>> corners.grad[1, 0].item()  # moving the right corner by 1 in x, 32 pixels, adds 32 * 51.2 / 2 pixels
+        >>> round(corners.grad[1, 0].item(), 2)  # the right corner by 1 in x, 32 pixels: 32 * 51.2 / 2 more
         819.2
     """
     _checks.check_choice("antialias", "method", method, _METHODS)
