@@ -79,7 +79,7 @@ def to_fragments(function: str, rast: object, rast_db: object = None) -> Fragmen
 def clamp_weights(weights: torch.Tensor) -> torch.Tensor:
     """u and v (..., 2) cut to [0, 1], then scaled down where u + v > 1; NaN becomes 0."""
     cut = weights.nan_to_num(0.0).clamp(0.0, 1.0)
-    return cut / cut.sum(-1, keepdim=True).clamp(min=1.0)
+    return cut / (cut[..., :1] + cut[..., 1:]).clamp(min=1.0)
 
 
 class PackRast(torch.autograd.Function):
