@@ -100,12 +100,14 @@ struct PlaneMapping {
     }
   }
 
-  template <class Wrap>
+  // kOneSize: all lookups read the level of the first.
+  template <bool kOneSize, class Wrap>
   DR_HD_STEP static void along(const scalar_t* coordinate, const int32_t* size, int n, int32_t* first, int32_t* second,
                                scalar_t* fraction, scalar_t* slope, const Wrap& wrap) {
+    const int32_t size_of_first = size[0];
 #pragma omp simd
     for (int i = 0; i < n; ++i) {
-      const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], size[i]);
+      const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], kOneSize ? size_of_first : size[i]);
       first[i] = wrapped.first;
       second[i] = wrapped.second;
       fraction[i] = wrapped.fraction;
@@ -113,10 +115,13 @@ struct PlaneMapping {
     }
   }
 
-  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, int n, int32_t* first,
-                              int32_t* second, scalar_t* fraction, scalar_t* slope) {
+  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, bool one_size, int n,
+                              int32_t* first, int32_t* second, scalar_t* fraction, scalar_t* slope) {
     using Axis = WrappedAxis<scalar_t>;
-    const auto go = [&](const auto& rule) { along(coordinate, size, n, first, second, fraction, slope, rule); };
+    const auto go = [&](const auto& rule) {
+      if (one_size) return along<true>(coordinate, size, n, first, second, fraction, slope, rule);
+      along<false>(coordinate, size, n, first, second, fraction, slope, rule);
+    };
     switch (wrap) {
       case TextureWrap::repeat:
         go([](scalar_t c, int32_t s) { return Axis::repeat(c, s); });
@@ -136,8 +141,8 @@ struct PlaneMapping {
   DR_HD_STEP void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const int32_t* height,
                          TextureTaps<scalar_t>* taps) const {
     int32_t second_column[kTextureBlock], second_row[kTextureBlock];
-    wrap_axis(wrap_u, u, taps->width, n, taps->column, second_column, taps->x, taps->slope_x);
-    wrap_axis(wrap_v, v, height, n, taps->row, second_row, taps->y, taps->slope_y);
+    wrap_axis(wrap_u, u, taps->width, taps->one_level, n, taps->column, second_column, taps->x, taps->slope_x);
+    wrap_axis(wrap_v, v, height, taps->one_level, n, taps->row, second_row, taps->y, taps->slope_y);
     int32_t others = 0;
 #pragma omp simd reduction(| : others)
     for (int i = 0; i < n; ++i) {

@@ -37,7 +37,29 @@ struct MixedSquare {
   }
 };
 
-// The same for one channel of kLanes lookups from i on, none of which misses a texel, and the slopes along y.
+// Bit l is set where lookup i + l is no square.
+DR_INLINE uint32_t irregular_lanes(const TextureTaps<float>& taps, int i) {
+  return lane_bits(load_lanes<IntLanes>(taps.regular + i) <= 0);
+}
+
+constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
+
+// Where the rows of kLanes squares start. What is no square takes the place of one that is.
+template <int kChannels>
+struct SquareRows {
+  const float *low[kLanes], *high[kLanes];
+
+  DR_INLINE SquareRows(const TextureTaps<float>& taps, int i, uint32_t irregular) {
+    const int square = __builtin_ctz(~irregular);
+    for (int l = 0; l < kLanes; ++l) {
+      const int k = i + ((irregular >> l & 1) != 0 ? square : l);
+      low[l] = taps.texels[k] + static_cast<int64_t>(taps.tap[0][k]) * kChannels;
+      high[l] = low[l] + static_cast<int64_t>(taps.width[k]) * kChannels;
+    }
+  }
+};
+
+// The same for one channel of kLanes lookups from i on, and the slopes along y.
 template <>
 struct MixedSquare<1> {
   Lanes<float> left, right, left_slope, right_slope;
@@ -56,25 +78,18 @@ struct MixedSquare<1> {
     *right = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
   }
 
-  DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
+  // irregular: bits of the lookups that are no squares; they get the texels of another one.
+  DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i, uint32_t irregular) {
     Lanes<float> low_left, low_right, high_left, high_right;
     const int32_t* const tap = taps.tap[0] + i;
-    if (any_lane(load_lanes<IntLanes>(taps.regular + i) == 0)) {
-      float t[4][kLanes];
-      for (int l = 0; l < kLanes; ++l) {
-        for (int k = 0; k < 4; ++k) t[k][l] = taps.texels[i + l][taps.at(k, i + l)];
-      }
-      low_left = load_lanes<Lanes<float>>(t[0]), low_right = load_lanes<Lanes<float>>(t[1]);
-      high_left = load_lanes<Lanes<float>>(t[2]), high_right = load_lanes<Lanes<float>>(t[3]);
-    } else if (taps.one_level) {
+    if (taps.one_level && irregular == 0) {
       const float *const low = taps.texels[0], *const high = low + taps.width[0];
       deal([&](int l) { return low + tap[l]; }, &low_left, &low_right);
       deal([&](int l) { return high + tap[l]; }, &high_left, &high_right);
     } else {
-      const float* const* const texels = taps.texels + i;
-      const int32_t* const width = taps.width + i;
-      deal([&](int l) { return texels[l] + tap[l]; }, &low_left, &low_right);
-      deal([&](int l) { return texels[l] + tap[l] + width[l]; }, &high_left, &high_right);
+      const SquareRows<1> rows(taps, i, irregular);
+      deal([&](int l) { return rows.low[l]; }, &low_left, &low_right);
+      deal([&](int l) { return rows.high[l]; }, &high_left, &high_right);
     }
     const auto y = load_lanes<Lanes<float>>(taps.y + i);
     left_slope = high_left - low_left;
@@ -126,29 +141,37 @@ void mix_few_channels(const TextureMix<float>& mix, int n, float* out) {
 }
 
 void mix_one_channel(const TextureMix<float>& mix, int n, float* out) {
+  const auto scalar = [&](int i) {
+    const float value = mix.scale * mix.value(i, 1, 0);
+    out[i] = mix.add ? out[i] + value : value;
+  };
   const int whole = n - n % kLanes;
-  for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
-    const int step = i < whole ? kLanes : 1;
-    bool texels = step == kLanes && !any_lane(load_lanes<IntLanes>(mix.fine.regular + i) < 0);
-    if (mix.blend) texels = texels && !any_lane(load_lanes<IntLanes>(mix.coarse.regular + i) < 0);
-    if (!texels) {
-      for (int k = i; k < i + step; ++k) {
-        const float value = mix.scale * mix.value(k, 1, 0);
-        out[k] = mix.add ? out[k] + value : value;
-      }
+  for (int i = 0; i < whole; i += kLanes) {
+    const uint32_t fine_irregular = irregular_lanes(mix.fine, i);
+    const uint32_t coarse_irregular = mix.blend ? irregular_lanes(mix.coarse, i) : 0;
+    const uint32_t irregular = fine_irregular | coarse_irregular;
+    if (irregular == kAllLanes) {
+      for (int k = i; k < i + kLanes; ++k) scalar(k);
       continue;
     }
-    const MixedSquare<1> fine(mix.fine, i);
+    const MixedSquare<1> fine(mix.fine, i, fine_irregular);
     Lanes<float> value = fine.left + load_lanes<Lanes<float>>(mix.fine.x + i) * (fine.right - fine.left);
     if (mix.blend) {
-      const MixedSquare<1> coarse(mix.coarse, i);
+      const MixedSquare<1> coarse(mix.coarse, i, coarse_irregular);
       const auto other = coarse.left + load_lanes<Lanes<float>>(mix.coarse.x + i) * (coarse.right - coarse.left);
       const auto fraction = load_lanes<Lanes<float>>(mix.fraction + i);
       value = fraction > 0 ? value + fraction * (other - value) : value;
     }
     value *= mix.scale;
-    store_lanes(out + i, mix.add ? load_lanes<Lanes<float>>(out + i) + value : value);
+    const auto before = load_lanes<Lanes<float>>(out + i);
+    store_lanes(out + i, mix.add ? before + value : value);
+    for (int l = 0; irregular >> l != 0; ++l) {
+      if ((irregular >> l & 1) == 0) continue;
+      out[i + l] = before[l];
+      scalar(i + l);
+    }
   }
+  for (int i = whole; i < n; ++i) scalar(i);
 }
 
 // Four texels of many channels.
@@ -257,20 +280,17 @@ void slope_few_channels(const TextureSlopes<float>& slopes, int n) {
   for (int i = 0; i < whole; ++i) {
     for (int c = 0; c < kChannels; ++c) cotangents[c][i] = slopes.grad_values[i * kChannels + c];
   }
-  for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
-    const int step = i < whole ? kLanes : 1;
-    if (step == 1 || any_lane(load_lanes<IntLanes>(taps.regular + i) <= 0)) {
-      for (int k = i; k < i + step; ++k) slopes.one(k, kChannels);
+  for (int i = whole; i < n; ++i) slopes.one(i, kChannels);
+  for (int i = 0; i < whole; i += kLanes) {
+    const uint32_t irregular = irregular_lanes(taps, i);
+    if (irregular == kAllLanes) {
+      for (int k = i; k < i + kLanes; ++k) slopes.one(k, kChannels);
       continue;
     }
-    const float *low[kLanes], *high[kLanes];
-    for (int l = 0; l < kLanes; ++l) {
-      low[l] = taps.texels[i + l] + static_cast<int64_t>(taps.tap[0][i + l]) * kChannels;
-      high[l] = low[l] + static_cast<int64_t>(taps.width[i + l]) * kChannels;
-    }
+    const SquareRows<kChannels> rows(taps, i, irregular);
     Lanes<float> t00[4], t10[4], t01[4], t11[4], u = {}, v = {}, total = {};
-    load_row<kChannels>([&](int l) { return low[l]; }, t00, t10);
-    load_row<kChannels>([&](int l) { return high[l]; }, t01, t11);
+    load_row<kChannels>([&](int l) { return rows.low[l]; }, t00, t10);
+    load_row<kChannels>([&](int l) { return rows.high[l]; }, t01, t11);
     const auto x = load_lanes<Lanes<float>>(taps.x + i), y = load_lanes<Lanes<float>>(taps.y + i);
     for (int c = 0; c < kChannels; ++c) {
       const auto cotangent = load_lanes<Lanes<float>>(cotangents[c] + i);
@@ -283,24 +303,31 @@ void slope_few_channels(const TextureSlopes<float>& slopes, int n) {
     store_lanes(slopes.along_x + i, u);
     store_lanes(slopes.along_y + i, v);
     if (slopes.total != nullptr) store_lanes(slopes.total + i, total);
+    for (int l = 0; irregular >> l != 0; ++l) {
+      if ((irregular >> l & 1) != 0) slopes.one(i + l, kChannels);
+    }
   }
 }
 
 void slope_one_channel(const TextureSlopes<float>& slopes, int n) {
   const TextureTaps<float>& taps = slopes.taps;
   const int whole = n - n % kLanes;
-  for (int i = 0; i < n; i += i < whole ? kLanes : 1) {
-    const int step = i < whole ? kLanes : 1;
-    if (step == 1 || any_lane(load_lanes<IntLanes>(taps.regular + i) < 0)) {
-      for (int k = i; k < i + step; ++k) slopes.one(k, 1);
+  for (int i = whole; i < n; ++i) slopes.one(i, 1);
+  for (int i = 0; i < whole; i += kLanes) {
+    const uint32_t irregular = irregular_lanes(taps, i);
+    if (irregular == kAllLanes) {
+      for (int k = i; k < i + kLanes; ++k) slopes.one(k, 1);
       continue;
     }
-    const MixedSquare<1> square(taps, i);
+    const MixedSquare<1> square(taps, i, irregular);
     const auto cotangent = load_lanes<Lanes<float>>(slopes.grad_values + i);
     const auto x = load_lanes<Lanes<float>>(taps.x + i), across = square.right - square.left;
     store_lanes(slopes.along_x + i, cotangent * across);
     store_lanes(slopes.along_y + i, cotangent * (square.left_slope + x * (square.right_slope - square.left_slope)));
     if (slopes.total != nullptr) store_lanes(slopes.total + i, cotangent * (square.left + x * across));
+    for (int l = 0; irregular >> l != 0; ++l) {
+      if ((irregular >> l & 1) != 0) slopes.one(i + l, 1);
+    }
   }
 }
 
