@@ -163,8 +163,10 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
         return PrefilteredEnvironment(cube, tuple(levels), diffuse)
 
     def _keep(self, name: str, make: Any) -> Any:
-        needs_graph = self.map.requires_grad and torch.is_grad_enabled()
-        if needs_graph or self.map.is_inference() or torch.compiler.is_compiling() or _is_abstract(self.map):
+        if torch.compiler.is_compiling() or (self.map.requires_grad and torch.is_grad_enabled()):
+            return make()
+        # What is made in inference mode could not be saved for a backward pass later.
+        if torch.is_inference_mode_enabled() or self.map.is_inference() or _is_abstract(self.map):
             return make()
         # The tensor itself, not its id: an id may come back.
         state = (self.map._version, self.map.data_ptr(), self.map.shape, self.map.dtype, self.map.device)

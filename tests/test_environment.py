@@ -333,6 +333,30 @@ def test_trainable_map_is_filtered_anew_and_can_be_shared():
     assert light.prefilter().diffuse.requires_grad
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_vmap_and_compile_equal_eager():
+    light = dr.EnvironmentLight(smooth_sky(4))
+    positions, normals, albedo, metallic, roughness = surface()
+
+    def shade(albedo):
+        return light.shade(positions, normals, albedo, metallic, roughness, camera_position=EYE)
+
+    varied = torch.stack([albedo, 0.5 * albedo])
+    assert torch.allclose(torch.func.vmap(shade)(varied), torch.stack([shade(a) for a in varied]), atol=1e-6)
+    torch._dynamo.reset()
+    assert torch.allclose(torch.compile(shade, backend="aot_eager")(albedo), shade(albedo), atol=1e-6)
+
+
+def test_maps_made_in_inference_mode_are_not_kept():
+    light = dr.EnvironmentLight(smooth_sky(4))
+    positions, normals, *material = surface()
+    with torch.inference_mode():
+        light.shade(positions, normals, *material, camera_position=EYE)
+    normals.requires_grad_()
+    light.shade(positions, normals, *material, camera_position=EYE).sum().backward()
+    assert normals.grad.any()
+
+
 def test_map_made_by_other_operations_gets_its_gradient():
     log_map = torch.zeros(6, 4, 4, 3, requires_grad=True)
     light = dr.EnvironmentLight(torch.ones(6, 4, 4, 3))
