@@ -37,6 +37,7 @@ from diffrender.lights import Light, PackedLights
 from diffrender.ops.antialias import antialias
 from diffrender.ops.coverage import composite, coverage
 from diffrender.ops.fragments_at import fragments_at
+from diffrender.ops.interior_flow import interior_flow
 from diffrender.ops.rasterize import Fragments, rasterize
 from diffrender.recompute import recomputed, tensors_of
 
@@ -90,10 +91,13 @@ class Renderer:
         resolution: (height, width), that of the cameras.
         edges: how silhouettes are blended, which is what gives them a gradient: "segments" by the edges of the mesh,
             "pairs" by pairs of pixels, much less accurate (both `diffrender.antialias`); surfaces behind transparent
-            ones always by pairs. None leaves point samples, whose gradient knows nothing of moving silhouettes.
-            "coverage" averages over the area
-            of each pixel, exactly, and so is its gradient (`diffrender.coverage`); it costs several times as much,
-            reads textures without mips, and takes neither transparent materials nor lights or materials with a batch.
+            ones always by pairs. "coverage" averages over the area of each pixel, exactly, and so is its gradient
+            (`diffrender.coverage`); it costs several times as much, reads textures without mips, and takes neither
+            transparent materials nor lights or materials with a batch. None leaves point samples, whose gradient knows
+            nothing of moving silhouettes.
+        interior: "exact" differentiates what the stages compute at the pixel centres; "flow" takes the picture's own
+            differences for how the nearest surfaces change when they move, which is better for structures about a pixel
+            wide.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C). It is put behind
             the picture before the edges are blended, so that silhouettes see the true contrast.
         outputs: which of color, alpha, depth, normal, position, texcoord, albedo, mask, triangle_id and material_id to
@@ -114,7 +118,7 @@ class Renderer:
     Example:
         >>> import diffrender as dr
         >>> camera = dr.Camera.perspective(fov_y_deg=40, width=32, height=32).look_at([0.0, 0.0, 4.0])
-        >>> renderer = Renderer((32, 32), edges="pairs", outputs=("color", "depth"))
+        >>> renderer = Renderer((32, 32), outputs=("color", "depth"))
         >>> result = renderer(dr.geometry.icosphere(2), camera)
         >>> result.color.shape, round(float(result.depth.max()), 2)
         (torch.Size([1, 32, 32, 3]), 3.63)
@@ -125,6 +129,7 @@ class Renderer:
         resolution: tuple[int, int],
         *,
         edges: str | None = "segments",
+        interior: str = "exact",
         background: Tensor | float | tuple[float, ...] | list[float] | None = None,
         outputs: tuple[str, ...] = ("color",),
         smooth: tuple[str, ...] = ("color", "alpha"),
@@ -135,11 +140,15 @@ class Renderer:
     ):
         self.height, self.width = _checks.check_resolution("Renderer", resolution)
         _checks.check_choice("Renderer", "edges", edges, ("segments", "pairs", "coverage", None))
+        _checks.check_choice("Renderer", "interior", interior, ("exact", "flow"))
+        if interior == "flow" and edges == "coverage":
+            raise ValueError('Renderer: interior="flow" is for pictures of point samples, not for edges="coverage".')
         for argument, names, known in (("outputs", outputs, _OUTPUTS), ("smooth", smooth, _SMOOTHABLE)):
             for name in (names,) if isinstance(names, str) else names:
                 if name not in known:
                     _checks.fail(ValueError, "Renderer", argument, f"name some of {', '.join(known)}", repr(name))
         self.edges = edges
+        self.interior = interior
         self.background = background
         self.outputs = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         self.smooth = (smooth,) if isinstance(smooth, str) else tuple(smooth)
@@ -147,6 +156,8 @@ class Renderer:
         for argument, value in (("samples", samples), ("max_layers", max_layers)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 _checks.fail(ValueError, "Renderer", argument, "be an int of at least 1", repr(value))
+        if interior == "flow" and recompute == "tiles":
+            raise ValueError('Renderer: interior="flow" keeps the surface apart from its positions; bands do not.')
         if recompute not in (True, False, "tiles"):
             _checks.fail(ValueError, "Renderer", "recompute", 'be True, False or "tiles"', repr(recompute))
         self.samples = samples
@@ -231,6 +242,9 @@ class Renderer:
             images = self._over(frame, fragments, samples, behind)
             if k == 0:
                 images = {**samples, **images}
+                images.pop("opacity", None)
+            if k == 0 and self.interior == "flow" and images:
+                self._add_flow(images, fragments, frame.scene)
             if self.edges in ("segments", "pairs"):
                 # Visibility of segments is that of the nearest surfaces.
                 self._blend_edges(images, fragments, frame.scene, self.edges if k == 0 else "pairs")
@@ -287,7 +301,14 @@ class Renderer:
             fragments = self._fragments(frame, k, behind, outputs)
             # What lies behind the nearest surface matters for its color alone.
             wanted = outputs if k == 0 else tuple(name for name in outputs if name == "color")
-            layers.append((fragments, self._point_samples(frame, fragments, wanted)))
+            surface = fragments
+            if k == 0 and self.interior == "flow":
+                slopes = fragments.derivatives
+                surface = fragments._replace(
+                    barycentrics=fragments.barycentrics.detach(),
+                    derivatives=None if slopes is None else slopes.detach(),
+                )
+            layers.append((fragments, self._point_samples(frame, surface, wanted)))
             if len(frame.triangle_ids) > k + 1:
                 continue  # known from the forward pass
             if frame.is_complete or not self._is_seen_through(fragments, layers[-1][1]):
@@ -340,6 +361,19 @@ class Renderer:
 
         bands = [recomputed(functools.partial(shade, first), ()) for first in range(0, rows, height)]
         return {name: torch.cat([band[name] for band in bands], 1) for name in bands[0]}
+
+    def _add_flow(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene) -> None:
+        """Gives all float outputs the gradient of their interior to the positions."""
+        stack = interior_flow(
+            torch.cat(list(images.values()), -1),
+            fragments,
+            scene.clip_positions,
+            scene.mesh.triangles,
+            scene.edge_topology(),
+            ranges=scene.ranges,
+            cull=_checks.CULL[self.cull],
+        )
+        images.update(zip(images, stack.split([image.shape[-1] for image in images.values()], -1), strict=True))
 
     def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene, method: str) -> None:
         """Replaces the smooth outputs by their blend across silhouettes: one call for all channels together."""

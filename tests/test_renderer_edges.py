@@ -1,4 +1,4 @@
-"""The renderer's edges="segments"."""
+"""The renderer's edges="segments" and interior="flow"."""
 
 import pytest
 import torch
@@ -12,6 +12,13 @@ CAMERA = dr.Camera.perspective(fov_y_deg=40, width=40, height=32).look_at([0.9, 
 def colored(mesh, seed=0):
     colors = torch.rand(len(mesh.vertices), 3, generator=torch.Generator().manual_seed(seed), dtype=mesh.vertices.dtype)
     return dr.Mesh(mesh.vertices, mesh.triangles, colors=colors)
+
+
+def vertex_gradient(renderer, mesh, weights):
+    vertices = mesh.vertices.clone().requires_grad_()
+    moved = dr.Mesh(vertices, mesh.triangles, colors=mesh.colors)
+    color = renderer(moved, CAMERA).color
+    return color.detach(), torch.autograd.grad((color * weights).sum(), vertices)[0]
 
 
 def test_segments_are_the_default_and_equal_the_op():
@@ -48,6 +55,40 @@ def test_a_list_of_meshes_equals_single_ones(cull):
         torch.testing.assert_close(together[k : k + 1], renderer(mesh, cameras[k]).color, rtol=0, atol=1e-6)
 
 
+def test_flow_changes_the_interior_gradient_only():
+    """Same picture; the same gradient to colours; close to the exact interior where colours vary slowly."""
+    sphere = geometry.icosphere(3)
+    mesh = dr.Mesh(sphere.vertices.double(), sphere.triangles, colors=0.5 + 0.4 * sphere.vertices.double())
+    weights = torch.rand(1, 32, 40, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    results = [
+        vertex_gradient(dr.Renderer((32, 40), interior=interior, background=0.5), mesh, weights)
+        for interior in ("exact", "flow")
+    ]
+    assert torch.equal(results[0][0], results[1][0])
+    exact, flow = results[0][1].sum(0), results[1][1].sum(0)
+    assert (exact - flow).norm() > 0
+    assert (exact - flow).norm() < 0.3 * exact.norm()  # one sample per pixel of a sphere of 14 pixels
+
+
+def test_flow_does_not_look_across_edges():
+    """Two flat squares of different colours over each other and over the background: nothing changes inside of them, so
+    without edges there is no gradient, although the picture has steps everywhere."""
+    near, far = geometry.quad(0.7, 0.7), geometry.quad(1.9, 1.9)
+    vertices = torch.cat([near.vertices + torch.tensor([0.1, 0.05, 0.5]), far.vertices])
+    triangles = torch.cat([near.triangles, far.triangles + len(near.vertices)])
+    colors = torch.cat([torch.full((len(near.vertices), 3), 0.9), torch.full((len(far.vertices), 3), 0.2)])
+    mesh = dr.Mesh(vertices, triangles, colors=colors)
+    weights = torch.rand(1, 32, 40, 3, generator=torch.Generator().manual_seed(5))
+    _, grad = vertex_gradient(dr.Renderer((32, 40), edges=None, interior="flow", background=0.0), mesh, weights)
+    assert grad.abs().max() < 1e-5
+    _, grad = vertex_gradient(dr.Renderer((32, 40), interior="flow", background=0.0), mesh, weights)
+    assert grad.abs().max() > 1
+
+
 def test_wrong_options_are_refused():
+    with pytest.raises(ValueError, match="Renderer: interior must be one of 'exact', 'flow', got 'none'"):
+        dr.Renderer((8, 8), interior="none")
     with pytest.raises(ValueError, match="Renderer: edges must be one of 'segments', 'pairs', 'coverage', None"):
         dr.Renderer((8, 8), edges="all")
+    with pytest.raises(ValueError, match="Renderer: interior=.flow. is for pictures of point samples"):
+        dr.Renderer((8, 8), edges="coverage", interior="flow")

@@ -51,7 +51,15 @@ def loss_gradients(renderer: dr.Renderer, mesh: dr.Mesh, lamps: list, camera: dr
 
 @pytest.mark.parametrize(
     ("edges", "alpha_mode"),
-    [("pairs", "OPAQUE"), ("pairs", "BLEND"), (None, "OPAQUE"), (None, "BLEND"), ("coverage", "OPAQUE")],
+    [
+        ("segments", "OPAQUE"),
+        ("segments", "BLEND"),
+        ("pairs", "OPAQUE"),
+        ("pairs", "BLEND"),
+        (None, "OPAQUE"),
+        (None, "BLEND"),
+        ("coverage", "OPAQUE"),
+    ],
 )
 def test_recomputed_pictures_and_gradients_are_the_same_bits(edges: str | None, alpha_mode: str) -> None:
     mesh = textured_mesh(alpha_mode=alpha_mode, albedo_factor=(1.0, 1.0, 1.0, 0.5))
