@@ -19,7 +19,7 @@ from . import _checks
 from .camera import Camera
 from .geometry.mesh import Mesh
 from .geometry.normals import safe_normalize
-from .lights import AmbientLight, Light, PackedLights, pack_lights
+from .lights import AmbientLight, EnclosingLight, Light, PackedLights, pack_lights
 from .materials import Material
 from .ops.coverage import Coverage
 from .ops.interpolate import interpolate
@@ -43,7 +43,7 @@ class Surface:
     mesh: Mesh
     camera: Camera
     depth: Tensor
-    lights: Sequence[Light | PackedLights] | None
+    lights: Sequence[Light | PackedLights | EnclosingLight] | None
 
     def __post_init__(self) -> None:
         self.materials = [_material_of(material) for material in self.mesh.materials]
@@ -171,29 +171,33 @@ class Surface:
             expected = "have 3 color channels (or 4 with alpha) to be lit"
             _checks.fail(ValueError, "Renderer", "mesh", expected, str(albedo.shape[-1]))
 
-        def shade(lights: PackedLights) -> Tensor:
+        def shade(lights: list) -> Tensor:
             return shade_metallic_roughness(
                 positions, normals, albedo[..., :3], properties.get("metallic", 0.0), properties.get("roughness", 1.0),
                 lights, geometric_normals=geometric, mask=mask, **viewer,
             )  # fmt: skip
 
-        direct, ambient = self._light_tables(positions)
+        direct, around = self._light_groups(positions)
         color = shade(direct)
-        if ambient is not None:
+        if around:
             # Occlusion darkens what arrives from everywhere, not what a lamp sends (glTF 2.0, 3.9.3).
-            color = color + shade(ambient) * _over(properties["occlusion"])
+            color = color + shade(around) * _over(properties["occlusion"])
         if "emissive" in properties:
             color = color + _over(properties["emissive"]) * (mask >= 0).unsqueeze(-1)
         return color
 
-    def _light_tables(self, like: Tensor) -> tuple[PackedLights, PackedLights | None]:
-        """All lights; or those that occlusion does not darken, and those that it does."""
+    def _light_groups(self, like: Tensor) -> tuple[list, list]:
+        """Lights that occlusion does not darken, and those that it does; without occlusion that is none."""
         assert self.lights is not None
         is_occluded = any(_has_occlusion(material) for material in self.materials)
-        ambient = [light for light in self.lights if isinstance(light, AmbientLight)] if is_occluded else []
-        others = [light for light in self.lights if not ambient or not isinstance(light, AmbientLight)]
-        tables = [pack_lights(group).to(device=like.device, dtype=like.dtype) for group in (others, ambient)]
-        return tables[0], tables[1] if ambient else None
+
+        def group(from_around: bool) -> list:
+            lights = [light for light in self.lights or () if (is_occluded and _is_around(light)) == from_around]
+            table = pack_lights([light for light in lights if not isinstance(light, EnclosingLight)])
+            enclosing = [light for light in lights if isinstance(light, EnclosingLight)]
+            return [table.to(device=like.device, dtype=like.dtype), *enclosing] if lights or not from_around else []
+
+        return group(False), group(True)
 
     def _viewer(self, fragments: Fragments | Coverage) -> dict[str, Any]:
         """Where the surface is seen from, as the shading ops want it."""
@@ -221,6 +225,10 @@ def _material_of(material: Any) -> Material:
 
 def _is_textured(material: Material) -> bool:
     return any(value.dim() >= 3 for _, value in material.tensors())
+
+
+def _is_around(light: Any) -> bool:
+    return isinstance(light, (AmbientLight, EnclosingLight))
 
 
 def _has_occlusion(material: Material) -> bool:

@@ -33,7 +33,7 @@ from diffrender._surface import Surface
 from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.packing import pack_meshes
-from diffrender.lights import Light, PackedLights
+from diffrender.lights import EnclosingLight, Light, PackedLights
 from diffrender.ops.antialias import antialias
 from diffrender.ops.coverage import composite, coverage
 from diffrender.ops.fragments_at import fragments_at
@@ -45,7 +45,8 @@ _SMOOTHABLE = ("color", "alpha", "depth", "normal", "position", "texcoord", "alb
 _OUTPUTS = (*_SMOOTHABLE, "mask", "triangle_id", "material_id")
 _BANDS = 8  # of recompute="tiles"
 
-Background = Tensor | float | tuple[float, ...] | list[float]
+Background = Tensor | float | tuple[float, ...] | list[float] | EnclosingLight
+Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
 
 
 @dataclass
@@ -98,8 +99,9 @@ class Renderer:
         interior: "exact" differentiates what the stages compute at the pixel centres; "flow" takes the picture's own
             differences for how the nearest surfaces change when they move, which is better for structures about a pixel
             wide.
-        background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C). It is put behind
-            the picture before the edges are blended, so that silhouettes see the true contrast.
+        background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C); or an
+            `EnvironmentLight`, which shows what the camera sees of it. It is put behind the picture before the edges
+            are blended, so that silhouettes see the true contrast.
         outputs: which of color, alpha, depth, normal, position, texcoord, albedo, mask, triangle_id and material_id to
             make.
         smooth: which outputs pass through the edge op, all in one call; those not in `outputs` are ignored.
@@ -168,7 +170,7 @@ class Renderer:
         self,
         mesh: Mesh | Sequence[Mesh],
         camera: Camera,
-        lights: Light | PackedLights | Sequence[Light | PackedLights] | None = None,
+        lights: Lights | None = None,
         *,
         background: Background | None = None,
     ) -> RenderResult:
@@ -193,14 +195,14 @@ class Renderer:
         self._check_camera(camera)
         whole = camera if self.samples == 1 else camera.scaled(self.samples)
         scene = _place(mesh, whole) if isinstance(mesh, Mesh) else _place_many(list(mesh), whole)
-        if lights is not None and not isinstance(lights, Sequence):
-            lights = [lights]
-        if isinstance(lights, PackedLights):  # a table is a tuple too
-            lights = [lights]
+        lamps = None
+        if lights is not None:  # a table of lights is a sequence too, but not of lights
+            one = isinstance(lights, (Light, PackedLights, EnclosingLight))
+            lamps = [lights] if one else list(lights)  # pyright: ignore[reportArgumentType]
         behind = self.background if background is None else background
-        frame = _Frame(scene, Surface(scene.mesh, whole, scene.depth, lights), behind)
+        frame = _Frame(scene, Surface(scene.mesh, whole, scene.depth, lamps), behind)
         if self.recompute:
-            inputs = tensors_of(scene.mesh, scene.clip_positions, scene.depth, scene.ranges, lights, whole, behind)
+            inputs = tensors_of(scene.mesh, scene.clip_positions, scene.depth, scene.ranges, lamps, whole, behind)
             images = recomputed(lambda: self._images(frame), inputs)
         else:
             images = self._images(frame)
@@ -268,7 +270,7 @@ class Renderer:
         pictures = composite(torch.cat([rows[name] for name in listed], -1), areas)
         images = dict(zip(listed, pictures.split([rows[name].shape[-1] for name in listed], -1), strict=True))
         if "color" in images and frame.background is not None:
-            behind = self._background_image(frame.background, images["color"])
+            behind = self._background_image(frame, images["color"])
             images["color"] = images["color"] + (1 - images["alpha"]) * behind
         return images
 
@@ -281,7 +283,7 @@ class Renderer:
         if "color" in samples:
             color, below = samples["color"], behind.get("color")
             if below is None and frame.background is not None:
-                below = self._background_image(frame.background, color)
+                below = self._background_image(frame, color)
             if opacity is not None:
                 color = opacity * color if below is None else opacity * color + (1 - opacity) * below
             result["color"] = color if below is None else torch.where(covered, color, below)
@@ -394,7 +396,10 @@ class Renderer:
         sizes = [images[name].shape[-1] for name in names]
         images.update(zip(names, blended.split(sizes, -1), strict=True))
 
-    def _background_image(self, background: Background, color: Tensor) -> Tensor:
+    def _background_image(self, frame: _Frame, color: Tensor) -> Tensor:
+        background = frame.background
+        if isinstance(background, EnclosingLight):
+            return _seen_of(background, frame.surface.camera, color)
         tensor = torch.as_tensor(background, dtype=color.dtype, device=color.device)
         batch, channels = color.shape[0], color.shape[-1]
         shape = (batch, self.height, self.width, channels)
@@ -449,6 +454,13 @@ class _Scene:
     edge_topology: Callable[[], Tensor]
     ranges: Tensor | None = None
     own_triangle: Tensor | None = None
+
+
+def _seen_of(light: EnclosingLight, camera: Camera, color: Tensor) -> Tensor:
+    """(B, H, W, 3) or (1, H, W, 3) radiance of an environment along the rays of the pixel centres."""
+    _, directions = camera.rays(camera.pixel_centers().reshape(-1, 2))
+    directions = directions.reshape(-1, camera.height, camera.width, 3)
+    return light.radiance(directions).to(color.dtype)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _averaged(image: Tensor, samples: int) -> Tensor:

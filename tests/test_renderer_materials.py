@@ -266,6 +266,48 @@ def test_exact_areas_of_lit_materials_are_the_limit_of_many_samples() -> None:
     assert error < 0.15 * point_error  # 64 samples have an error of their own
 
 
+def test_an_environment_lights_surfaces_and_shows_behind_them() -> None:
+    """A constant environment is an ambient light (white furnace) and fills the background; occlusion darkens it."""
+    sphere = geometry.icosphere(3)
+    uv = torch.rand((sphere.vertex_count, 2), generator=torch.Generator().manual_seed(0))
+    sky = dr.EnvironmentLight(torch.full((6, 8, 8, 3), 0.7))
+    renderer = dr.Renderer((32, 40), edges=None, outputs=("color", "mask"))
+
+    def picture(occlusion) -> dr.RenderResult:
+        mesh = dr.Mesh(
+            sphere.vertices, sphere.triangles, texcoords=uv, material=dr.Material(1.0, 1.0, 0.3, occlusion=occlusion)
+        )
+        return renderer(mesh, CAMERA, sky, background=sky)
+
+    bright = picture(1.0)
+    mask = bright.mask[..., 0]
+    torch.testing.assert_close(bright.color[~mask], torch.full_like(bright.color[~mask], 0.7))
+    assert (bright.color[mask] - 0.7).abs().mean() < 0.04  # a smooth metal loses little between its facets
+    dark = picture(torch.full((4, 4, 1), 0.5))
+    torch.testing.assert_close(dark.color[mask], 0.5 * bright.color[mask], rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_reaches_the_environment_through_light_and_background() -> None:
+    sky = torch.rand((6, 4, 4, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    sphere = geometry.icosphere(1).to(torch.float64)
+    mesh = dr.Mesh(sphere.vertices, sphere.triangles, material=dr.Material(0.6, 0.0, 0.5))
+    camera = dr.Camera.perspective(fov_y_deg=60, width=4, height=3).look_at([0.0, 0.5, 3.0]).to(torch.float64)
+    light = dr.EnvironmentLight(torch.nn.Parameter(sky))
+    weights = torch.randn((1, 3, 4, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def gradient(recompute: bool) -> torch.Tensor:
+        color = dr.Renderer((3, 4), recompute=recompute)(mesh, camera, [light], background=light).color
+        (color * weights).sum().backward()
+        grads = [p.grad.clone() for p in light.parameters() if p.grad is not None]
+        for parameter in light.parameters():
+            parameter.grad = None
+        return torch.cat([grad.reshape(-1) for grad in grads])
+
+    first = gradient(False)
+    assert first.abs().max() > 0
+    assert torch.equal(first, gradient(True))
+
+
 def test_wrong_meshes() -> None:
     cube = geometry.cube()
     textured = dr.Mesh(cube.vertices, cube.triangles, material=dr.Material(torch.rand(4, 4, 3)))

@@ -75,7 +75,8 @@ def shade_blinn_phong(
         >>> [round(value, 4) for value in image[0, 0, 0].tolist()]
         [1.0, 1.0, 1.0]
     """
-    if split_lights(lights)[1]:
+    lights, enclosing = split_lights(lights)
+    if enclosing:
         expected = "be made of lights with a direction or a position"
         hint = "shade_metallic_roughness and shade_lambert take environments."
         _checks.fail(ValueError, "shade_blinn_phong", "lights", expected, "an environment", hint)
