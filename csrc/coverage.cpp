@@ -1,4 +1,4 @@
-// Host side of coverage and its backward, for both devices.
+// Host side of coverage and its backward, for both devices. All floats are float64: exact regions need its digits.
 #include "coverage.h"
 
 #include "core/launch.h"
@@ -14,13 +14,13 @@ constexpr int64_t kPixelsPerPiece = 512;                       // of the CPU
 constexpr int64_t kMaximumWorkers = 32768;                     // of the GPU
 constexpr int64_t kScratchBytes = int64_t(512) * 1024 * 1024;  // for all of them
 
-template <class scalar_t>
-RasterMesh<scalar_t> coverage_mesh(const Tensor& positions, const Tensor& triangles,
-                                   const std::optional<Tensor>& ranges, int64_t cull) {
+RasterMesh<double> coverage_mesh(const Tensor& positions, const Tensor& triangles, const std::optional<Tensor>& ranges,
+                                 int64_t cull) {
   DR_CHECK(positions.dim() == 3 && positions.size(2) == 4, "coverage: clip_positions must have shape (B, V, 4)");
+  DR_CHECK(positions.scalar_type() == ScalarType::Double, "coverage: clip_positions must be float64");
   DR_CHECK(triangles.dim() == 2 && triangles.size(1) == 3, "coverage: triangles must have shape (T, 3)");
   DR_CHECK(triangles.scalar_type() == ScalarType::Int, "coverage: triangles must be int32");
-  return {data<scalar_t>(positions),
+  return {data<double>(positions),
           data<int32_t>(triangles),
           data_or_null<int32_t>(ranges),
           positions.size(0) == 1 ? 0 : positions.size(1) * 4,
@@ -44,12 +44,9 @@ std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, 
   const Tensor boxes = new_empty(positions, {batch, count, 4}, ScalarType::Int);
   const Tensor records = new_empty(positions, {batch, count, sizeof(TriangleRecord)}, ScalarType::Byte);
   const Tensor blocks = new_empty(positions, {batch, count}, ScalarType::Long);
-  dispatch_floating(positions, [&](auto zero) {
-    using scalar_t = decltype(zero);
-    launch(positions, batch * count,
-           CoverageSetup<scalar_t>{coverage_mesh<scalar_t>(positions, triangles, ranges, cull),
-                                   Viewport<scalar_t>::make(width, height), boxes_of(boxes), records_of(records)});
-  });
+  launch(positions, batch * count,
+         CoverageSetup{coverage_mesh(positions, triangles, ranges, cull), Viewport<double>::make(width, height),
+                       boxes_of(boxes), records_of(records)});
   launch(positions, batch * count, CoverageBlockCount{boxes_of(boxes), mutable_data<int64_t>(blocks)});
   return {boxes, records, blocks};
 }
@@ -114,15 +111,13 @@ Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, 
   return list;
 }
 
-template <class scalar_t>
-CoverageLists<scalar_t> coverage_lists(const Tensor& positions, const Tensor& triangles, const Tensor& records,
-                                       const Tensor& offsets, const Tensor& list, int64_t height, int64_t width,
-                                       bool merge) {
+CoverageLists coverage_lists(const Tensor& positions, const Tensor& triangles, const Tensor& records,
+                             const Tensor& offsets, const Tensor& list, int64_t height, int64_t width, bool merge) {
   DR_CHECK(list.scalar_type() == ScalarType::Int && offsets.scalar_type() == ScalarType::Long,
            "coverage: lists must be int32 and offsets int64");
   DR_CHECK((offsets.numel() - 1) % (height * width) == 0, "coverage: offsets have another size");
-  return {coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
-          Viewport<scalar_t>::make(width, height),
+  return {coverage_mesh(positions, triangles, std::nullopt, 0),
+          Viewport<double>::make(width, height),
           records_of(records),
           data<int64_t>(offsets),
           data<int32_t>(list),
@@ -156,26 +151,21 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_posi
   const int64_t total = list.numel(), pixels = offsets.numel() - 1;
   const Tensor weight = new_empty(positions, {total}), depth = new_empty(positions, {total});
   const Tensor barycentrics = new_empty(positions, {total, 2}), counts = new_zeros(offsets, {pixels});
-  dispatch_floating(positions, [&](auto zero) {
-    using scalar_t = decltype(zero);
-    const CoverageForward<scalar_t> kernel{
-        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, height, width, merge),
-        mutable_data<int64_t>(counts), mutable_data<scalar_t>(weight), mutable_data<scalar_t>(barycentrics),
-        mutable_data<scalar_t>(depth)};
-    if (total == 0) return;
-    if (positions.is_cuda()) {
-      for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
-        launch(positions, workers.workers, CoverageForwardWorkers<scalar_t>{kernel, workers});
-      });
-      return;
-    }
+  const CoverageForward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width, merge),
+                               mutable_data<int64_t>(counts), mutable_data<double>(weight),
+                               mutable_data<double>(barycentrics), mutable_data<double>(depth)};
+  if (total > 0 && positions.is_cuda()) {
+    for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
+      launch(positions, workers.workers, CoverageForwardWorkers{kernel, workers});
+    });
+  } else if (total > 0) {
     parallel_ranges(pixels, kPixelsPerPiece, [&](int64_t begin, int64_t end) {
       if (kernel.lists.offsets[begin] == kernel.lists.offsets[end]) return;
       const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
       const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
       for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch);
     });
-  });
+  }
   return {counts, weight, barycentrics, depth};
 }
 
@@ -192,26 +182,21 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(const Tensor
   const Tensor triangle_id = new_zeros(weight, {total}, ScalarType::Int), pixel = new_zeros(offsets, {total});
   const Tensor new_weight = new_zeros(weight, {total}), new_depth = new_zeros(weight, {total});
   const Tensor new_barycentrics = new_zeros(weight, {total, 2});
-  dispatch_floating(weight, [&](auto zero) {
-    using scalar_t = decltype(zero);
-    launch(weight, offsets.numel() - 1,
-           CoverageCompact<scalar_t>{data<int64_t>(offsets), data<int32_t>(list), data<scalar_t>(weight),
-                                     data<scalar_t>(barycentrics), data<scalar_t>(depth), data<int64_t>(new_offsets),
-                                     mutable_data<int32_t>(triangle_id), mutable_data<scalar_t>(new_weight),
-                                     mutable_data<scalar_t>(new_barycentrics), mutable_data<scalar_t>(new_depth),
-                                     mutable_data<int64_t>(pixel)});
-  });
+  launch(weight, offsets.numel() - 1,
+         CoverageCompact{data<int64_t>(offsets), data<int32_t>(list), data<double>(weight), data<double>(barycentrics),
+                         data<double>(depth), data<int64_t>(new_offsets), mutable_data<int32_t>(triangle_id),
+                         mutable_data<double>(new_weight), mutable_data<double>(new_barycentrics),
+                         mutable_data<double>(new_depth), mutable_data<int64_t>(pixel)});
   return {triangle_id, new_weight, new_barycentrics, new_depth, pixel};
 }
 
 // The backward kernel on the CPU: one scratch per range of pixels.
-template <class scalar_t>
 struct CoverageBackwardCpu {
-  CoverageBackward<scalar_t> kernel;
+  CoverageBackward kernel;
   int64_t longest;
 
-  void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    const CoverageLists<scalar_t>& lists = kernel.lists;
+  void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
+    const CoverageLists& lists = kernel.lists;
     if (lists.offsets[begin] == lists.offsets[end]) return;
     const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
     const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
@@ -236,26 +221,22 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
   if (list.numel() == 0) return grad;
   const Tensor boxes = new_empty(positions, {batch, triangles.size(0), 4}, ScalarType::Int);
   const Tensor records = new_empty(positions, {batch, triangles.size(0), sizeof(TriangleRecord)}, ScalarType::Byte);
-  dispatch_floating(positions, [&](auto zero) {
-    using scalar_t = decltype(zero);
-    launch(positions, batch * triangles.size(0),
-           CoverageSetup<scalar_t>{coverage_mesh<scalar_t>(positions, triangles, std::nullopt, 0),
-                                   Viewport<scalar_t>::make(width, height), boxes_of(boxes), records_of(records)});
-    const CoverageBackward<scalar_t> kernel{
-        coverage_lists<scalar_t>(positions, triangles, records, offsets, list, height, width, false),
-        data_or_null<uint8_t>(flags), data_or_null<scalar_t>(gw), data_or_null<scalar_t>(gb),
-        data_or_null<scalar_t>(gd)};
-    const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
-    if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
-      detail::scatter_cpu<scalar_t>(grad, positions.size(0), pixels, CoverageBackwardCpu<scalar_t>{kernel, longest},
-                                    12 * list.numel());
-      return;
-    }
-    for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
-      const int64_t per_worker = 3 * list.numel() / workers.workers + 1;  // additions to one corner, at most
-      scatter_without_buffers<scalar_t>(grad, workers.workers, scatter,
-                                        CoverageBackwardWorkers<scalar_t>{kernel, workers}, per_worker);
-    });
+  launch(positions, batch * triangles.size(0),
+         CoverageSetup{coverage_mesh(positions, triangles, std::nullopt, 0), Viewport<double>::make(width, height),
+                       boxes_of(boxes), records_of(records)});
+  const CoverageBackward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width, false),
+                                data_or_null<uint8_t>(flags), data_or_null<double>(gw), data_or_null<double>(gb),
+                                data_or_null<double>(gd)};
+  const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
+  if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
+    detail::scatter_cpu<double>(grad, positions.size(0), pixels, CoverageBackwardCpu{kernel, longest},
+                                12 * list.numel());
+    return grad;
+  }
+  for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
+    const int64_t per_worker = 3 * list.numel() / workers.workers + 1;  // additions to one corner, at most
+    scatter_without_buffers<double>(grad, workers.workers, scatter, CoverageBackwardWorkers{kernel, workers},
+                                    per_worker);
   });
   return grad;
 }

@@ -43,10 +43,9 @@ struct CoverageScratch {
 };
 
 // Lists of triangles per pixel, and what is common to forward and backward: the candidates that can be seen.
-template <class scalar_t>
 struct CoverageLists {
-  RasterMesh<scalar_t> mesh;
-  Viewport<scalar_t> viewport;
+  RasterMesh<double> mesh;
+  Viewport<double> viewport;
   const TriangleRecord* records;  // [B, T]
   const int64_t* offsets;         // [B H W + 1]
   const int32_t* triangles;       // [N] triangles of each pixel, ascending
@@ -68,14 +67,36 @@ struct CoverageLists {
     return PixelSquare::make(at.column, at.row, viewport.width, viewport.height);
   }
 
-  // Candidates that reach into the pixel, less those that lie behind one that covers all of it.
-  DR_HD int collect(int64_t pixel, const PixelPlace& at, Candidate* candidates) const {
+  // Which winding, as the sign of D, lies in front of the other on the whole pixel, wherever the planes of all
+  // triangles of the pixel reach; 0 where neither does. On a closed surface it is that of the front faces, away from
+  // the silhouette.
+  DR_HD int front_winding(int64_t pixel, const PixelPlace& at) const {
+    const TriangleRecord* const first = records + at.item * mesh.triangle_count;
+    double nearest[2] = {kLargest<double>, kLargest<double>}, farthest[2] = {-kLargest<double>, -kLargest<double>};
+    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
+      if (static_cast<uint32_t>(triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      const TriangleRecord& record = first[triangles[k]];
+      const Line depth = record.depth.moved(at.column - record.column, at.row - record.row);
+      const double noise = kDepthTolerance * record.depth_terms;
+      const int side = record.determinant > 0 ? 1 : 0;
+      const double low = depth.smallest() - noise, high = depth.largest() + noise;
+      nearest[side] = low < nearest[side] ? low : nearest[side];
+      farthest[side] = high > farthest[side] ? high : farthest[side];
+    }
+    if (nearest[0] > 1e300 || nearest[1] > 1e300) return 0;
+    return farthest[1] < nearest[0] ? 1 : (farthest[0] < nearest[1] ? -1 : 0);
+  }
+
+  // Candidates that reach into the pixel, less those that lie behind one that covers all of it. `winding` = only those
+  // whose D has this sign; 0 for all.
+  DR_HD int collect(int64_t pixel, const PixelPlace& at, int winding, Candidate* candidates) const {
     const TriangleRecord* const first = records + at.item * mesh.triangle_count;
     int count = 0, cover = -1;
     for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
       Candidate& c = candidates[count];
       const int32_t triangle = triangles[k];
       if (static_cast<uint32_t>(triangle) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      if (winding != 0 && (first[triangle].determinant > 0) != (winding > 0)) continue;
       if (first[triangle].valid == 0 || !c.make(first[triangle], at.column, at.row)) continue;
       c.slot = static_cast<int32_t>(k - offsets[pixel]);
       c.triangle = triangle;
@@ -171,13 +192,12 @@ struct CoverageLists {
   }
 };
 
-template <class scalar_t>
 struct CoverageForward {
-  CoverageLists<scalar_t> lists;
-  int64_t* counts;         // [B H W] fragments of each pixel
-  scalar_t* weight;        // [N] 0 where the candidate is not seen
-  scalar_t* barycentrics;  // [N, 2]
-  scalar_t* depth;         // [N]
+  CoverageLists lists;
+  int64_t* counts;       // [B H W] fragments of each pixel
+  double* weight;        // [N] 0 where the candidate is not seen
+  double* barycentrics;  // [N, 2]
+  double* depth;         // [N]
 
   DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch) const {
     const int64_t begin = lists.offsets[p], end = lists.offsets[p + 1];
@@ -191,13 +211,21 @@ struct CoverageForward {
     }
     const Candidate* const candidates = scratch.candidates;
     const auto at = lists.place(p);
-    int count = lists.collect(p, at, scratch.candidates);
+    // What lies behind a smooth surface need not be looked at.
+    const int winding = end - begin > 1 ? lists.front_winding(p, at) : 0;
+    int count = lists.collect(p, at, winding, scratch.candidates);
+    bool whole = count == 1 && candidates[0].sides == 0;
+    int center = whole ? 0 : lists.keep_smooth_surface(at, scratch.candidates, &count);
+    if (winding != 0 && center < 0) {
+      count = lists.collect(p, at, 0, scratch.candidates);
+      whole = count == 1 && candidates[0].sides == 0;
+      center = whole ? 0 : lists.keep_smooth_surface(at, scratch.candidates, &count);
+    }
     if (count == 0) return;
-    if (count == 1 && candidates[0].sides == 0) {
+    if (whole) {
       write(p, candidates[0], {1, 0, 0}, 1);
       return;
     }
-    const int center = lists.keep_smooth_surface(at, scratch.candidates, &count);
     if (center >= 0 && lists.merge) {
       write(p, candidates[center], {1, 0, 0}, 1);
       return;
@@ -216,27 +244,26 @@ struct CoverageForward {
     const double u = m.x / m.area, v = m.y / m.area;
     const double e0 = c.edge_at(0, u, v), e1 = c.edge_at(1, u, v), e2 = c.edge_at(2, u, v);
     const double inverse = reciprocal_or_zero(e0 + e1 + e2);
-    weight[k] = static_cast<scalar_t>(m.area < pixel_area ? m.area / pixel_area : 1.0);
-    barycentrics[2 * k] = static_cast<scalar_t>(e0 * inverse);
-    barycentrics[2 * k + 1] = static_cast<scalar_t>(e1 * inverse);
-    depth[k] = static_cast<scalar_t>(c.depth.at(u, v));
+    weight[k] = m.area < pixel_area ? m.area / pixel_area : 1.0;
+    barycentrics[2 * k] = e0 * inverse;
+    barycentrics[2 * k + 1] = e1 * inverse;
+    depth[k] = c.depth.at(u, v);
   }
 };
 
 // The fragments that are seen, without gaps.
-template <class scalar_t>
 struct CoverageCompact {
-  const int64_t* offsets;        // [P + 1] of the candidates
-  const int32_t* candidates;     // [N]
-  const scalar_t* weight;        // [N]
-  const scalar_t* barycentrics;  // [N, 2]
-  const scalar_t* depth;         // [N]
-  const int64_t* new_offsets;    // [P + 1] of the fragments
-  int32_t* new_triangles;        // [M]
-  scalar_t* new_weight;          // [M]
-  scalar_t* new_barycentrics;    // [M, 2]
-  scalar_t* new_depth;           // [M]
-  int64_t* new_pixel;            // [M]
+  const int64_t* offsets;      // [P + 1] of the candidates
+  const int32_t* candidates;   // [N]
+  const double* weight;        // [N]
+  const double* barycentrics;  // [N, 2]
+  const double* depth;         // [N]
+  const int64_t* new_offsets;  // [P + 1] of the fragments
+  int32_t* new_triangles;      // [M]
+  double* new_weight;          // [M]
+  double* new_barycentrics;    // [M, 2]
+  double* new_depth;           // [M]
+  int64_t* new_pixel;          // [M]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t p = begin; p < end; ++p) {
@@ -278,20 +305,19 @@ struct CoverageCompact {
 //   d . q_k = z_k        (the plane through three points) y_k = (e_k . grad_d) / D;  grad_z_k += y_k;  grad_q_k -= y_k
 //   d q = (x W/2 + s_x w, -y H/2 + s_y w, w)   grad_x = W/2 grad_q.x, grad_y = -H/2 grad_q.y, grad_w = (s_x, s_y, 1) .
 //   grad_q
-template <class scalar_t>
 struct CoverageBackward {
-  CoverageLists<scalar_t> lists;
-  const uint8_t* merged;              // [N] or null: fragments that are point samples
-  const scalar_t* grad_weight;        // [N] or null
-  const scalar_t* grad_barycentrics;  // [N, 2] or null
-  const scalar_t* grad_depth;         // [N] or null
+  CoverageLists lists;
+  const uint8_t* merged;            // [N] or null: fragments that are point samples
+  const double* grad_weight;        // [N] or null
+  const double* grad_barycentrics;  // [N, 2] or null
+  const double* grad_depth;         // [N] or null
 
-  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Sink<scalar_t>& sink) const {
+  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Sink<double>& sink) const {
     const int64_t begin = lists.offsets[p];
     if (begin == lists.offsets[p + 1]) return;
     const Candidate* const candidates = scratch.candidates;
     const auto at = lists.place(p);
-    int count = lists.collect(p, at, scratch.candidates);
+    int count = lists.collect(p, at, 0, scratch.candidates);
     const bool whole =
         (count == 1 && candidates[0].sides == 0) || (merged != nullptr && count == 1 && merged[begin] != 0);
     const bool apart = !whole && count > 1 && lists.keep_smooth_surface(at, scratch.candidates, &count) >= 0;
@@ -328,8 +354,7 @@ struct CoverageBackward {
     if (grad_barycentrics != nullptr) {
       const double e0 = c.edge_at(0, u, v), e1 = c.edge_at(1, u, v),
                    inverse = reciprocal_or_zero(e0 + e1 + c.edge_at(2, u, v));
-      const double g[3] = {static_cast<double>(grad_barycentrics[2 * k]),
-                           static_cast<double>(grad_barycentrics[2 * k + 1]), 0};
+      const double g[3] = {grad_barycentrics[2 * k], grad_barycentrics[2 * k + 1], 0};
       const double s = (g[0] * e0 + g[1] * e1) * inverse;
       for (int n = 0; n < 3; ++n) {
         const double grad_e = (g[n] - s) * inverse;
@@ -376,10 +401,10 @@ struct CoverageBackward {
     }
   }
 
-  using PixelPlace = typename CoverageLists<scalar_t>::PixelPlace;
+  using PixelPlace = CoverageLists::PixelPlace;
 
   DR_HD void flush(const PixelPlace& at, const Candidate& c, const CandidateGradient& g,
-                   const Sink<scalar_t>& sink) const {
+                   const Sink<double>& sink) const {
     const LocalFrame frame = LocalFrame::make(lists.viewport, at.column, at.row);
     int32_t index[3];
     lists.mesh.indices(c.triangle, index);
@@ -401,10 +426,10 @@ struct CoverageBackward {
     for (int k = 0; k < 3; ++k) {
       const int64_t base = at.item * lists.mesh.item_stride + static_cast<int64_t>(index[k]) * 4;
       const double grad_w = grad_q[k].z + frame.shift_x * grad_q[k].x + frame.shift_y * grad_q[k].y;
-      accumulate(sink, base + 0, static_cast<scalar_t>(frame.scale_x * grad_q[k].x));
-      accumulate(sink, base + 1, static_cast<scalar_t>(frame.scale_y * grad_q[k].y));
-      accumulate(sink, base + 2, static_cast<scalar_t>(grad_z[k]));
-      accumulate(sink, base + 3, static_cast<scalar_t>(grad_w));
+      accumulate(sink, base + 0, frame.scale_x * grad_q[k].x);
+      accumulate(sink, base + 1, frame.scale_y * grad_q[k].y);
+      accumulate(sink, base + 2, grad_z[k]);
+      accumulate(sink, base + 3, grad_w);
     }
   }
 };
@@ -427,9 +452,8 @@ struct CoverageWorkers {
   }
 };
 
-template <class scalar_t>
 struct CoverageForwardWorkers {
-  CoverageForward<scalar_t> kernel;
+  CoverageForward kernel;
   CoverageWorkers workers;
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
@@ -438,12 +462,11 @@ struct CoverageForwardWorkers {
   }
 };
 
-template <class scalar_t>
 struct CoverageBackwardWorkers {
-  CoverageBackward<scalar_t> kernel;
+  CoverageBackward kernel;
   CoverageWorkers workers;
 
-  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
     workers.run(begin, end, kernel.lists.offsets,
                 [&](int64_t p, const CoverageScratch& scratch) { kernel.pixel(p, scratch, sink); });
   }

@@ -20,10 +20,9 @@ struct PixelBox {
 };
 
 // Pixel box and record of each triangle of each item; the box is empty where it draws nothing.
-template <class scalar_t>
 struct CoverageSetup {
-  RasterMesh<scalar_t> mesh;
-  Viewport<scalar_t> viewport;
+  RasterMesh<double> mesh;
+  Viewport<double> viewport;
   PixelBox* boxes;          // [B, T]
   TriangleRecord* records;  // [B, T]
 
@@ -36,7 +35,7 @@ struct CoverageSetup {
       int32_t first, count, index[3];
       mesh.range(item, &first, &count);
       if (triangle < first || triangle - first >= count || !mesh.indices(triangle, index)) return;
-      Vec4<scalar_t> v[3];
+      Vec4<double> v[3];
       bool whole = true;
       for (int k = 0; k < 3; ++k) {
         v[k] = mesh.vertex(item, index[k]);
@@ -54,7 +53,7 @@ struct CoverageSetup {
     });
   }
 
-  DR_HD PixelBox box_of(const Vec4<scalar_t> v[3], bool whole) const {
+  DR_HD PixelBox box_of(const Vec4<double> v[3], bool whole) const {
     const PixelBox nothing = {0, 0, 0, 0};
     Vec4<double> polygon[6], next[6];
     int count = 3;

@@ -52,16 +52,16 @@ DR_HD Line line_through(Vec3<double> a, Vec3<double> b) {
 struct LocalFrame {
   double scale_x, scale_y, shift_x, shift_y;
 
-  template <class scalar_t>
-  DR_HD static LocalFrame make(const Viewport<scalar_t>& viewport, int32_t column, int32_t row) {
+  DR_HD static LocalFrame make(const Viewport<double>& viewport, int32_t column, int32_t row) {
     const double half_width = 0.5 * viewport.width, half_height = 0.5 * viewport.height;
     return {half_width, -half_height, half_width - column - 0.5, half_height - row - 0.5};
   }
 
-  template <class scalar_t>
-  DR_HD Vec3<double> local(Vec4<scalar_t> v) const {
-    return {static_cast<double>(v.x) * scale_x + shift_x * v.w, static_cast<double>(v.y) * scale_y + shift_y * v.w,
-            static_cast<double>(v.w)};
+  // Rounded once, at the size of the result: the two products are hundreds of pixels and cancel to a few, and a corner
+  // has to be the same point in the frames of all its triangles.
+  DR_HD Vec3<double> local(Vec4<double> v) const {
+    const double x = shift_x * v.w, y = shift_y * v.w;
+    return {::fma(v.x, scale_x, x) + ::fma(shift_x, v.w, -x), ::fma(v.y, scale_y, y) + ::fma(shift_y, v.w, -y), v.w};
   }
 };
 
@@ -90,8 +90,7 @@ struct TriangleRecord {
   int32_t valid;
 
   // False where the triangle has no area. `columns` and `rows` = size of its box.
-  template <class scalar_t>
-  DR_HD bool make(const Vec4<scalar_t> v[3], const LocalFrame& frame, int32_t columns, int32_t rows) {
+  DR_HD bool make(const Vec4<double> v[3], const LocalFrame& frame, int32_t columns, int32_t rows) {
     Vec3<double> q[3];
     crosses_depth = 0;
     for (int i = 0; i < 3; ++i) {
@@ -106,7 +105,7 @@ struct TriangleRecord {
     depth = {0, 0, 0};
     depth_terms = 0;
     for (int i = 0; i < 3; ++i) {
-      const double length = edge[i].slope(), z = static_cast<double>(v[i].z) * inverse;
+      const double length = edge[i].slope(), z = v[i].z * inverse;
       if (!(length > 0 && length <= kLargest<double>)) return false;
       side[i] = edge[i].times(sign / length);
       slope[i] = sign * length;

@@ -98,7 +98,7 @@ def coverage(
         silhouettes, of crossings of surfaces and of the centroid included. It is undefined only where visibility
         changes at once on a whole line, as where two edges lie on each other.
     Memory: saves clip_positions, triangles, and of the fragments triangle_id and offsets (with merge_adjacent one byte
-        more). While it runs the list of all candidates, hidden ones too, takes 20 bytes each (float32).
+        more). While it runs the list of all candidates, hidden ones too, takes 36 bytes each, and 152 a triangle.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
@@ -157,7 +157,7 @@ def _coverage_with_driver(
             "coverage: vmap is not supported: the number of fragments depends on the values. "
             "Use the batch axis of clip_positions."
         )
-    triangle_id, weight, barycentrics, depth, pixel, offsets, _ = _Coverage.apply(
+    triangle_id, weight, barycentrics, depth, pixel, offsets, *_ = _Coverage.apply(
         positions, indices.to(torch.int32), ranges, height, width, _checks.CULL[cull], merge_adjacent, driver
     )
     return Coverage(triangle_id, weight, barycentrics, depth, pixel, offsets, (batch, height, width))
@@ -257,7 +257,8 @@ class _Coverage(torch.autograd.Function):
     @staticmethod
     def forward(positions, triangles, ranges, height, width, cull, merge, driver):
         op = torch.ops.diffrender
-        boxes, records, blocks = op.coverage_setup(positions, triangles, ranges, height, width, cull)
+        exact = positions.double()
+        boxes, records, blocks = op.coverage_setup(exact, triangles, ranges, height, width, cull)
         block_offsets, block_count = None, 0
         if positions.is_cuda or driver == _DRIVER_GPU:
             block_offsets = _offsets(blocks.view(-1))
@@ -267,20 +268,18 @@ class _Coverage(torch.autograd.Function):
         total = int(offsets[-1])
         longest = int(counts.max()) if total > 0 else 0
         candidates = op.coverage_fill(boxes, records, block_offsets, block_count, offsets, total, height, width)
-        counts, *parts = op.coverage_clip(
-            positions, triangles, records, offsets, candidates, longest, height, width, merge
-        )
+        counts, *parts = op.coverage_clip(exact, triangles, records, offsets, candidates, longest, height, width, merge)
         seen = _offsets(counts)
-        parts = op.coverage_compact(offsets, candidates, *parts, seen, int(seen[-1]))
-        return *parts, seen, longest
+        triangle_id, *floats, pixel = op.coverage_compact(offsets, candidates, *parts, seen, int(seen[-1]))
+        merged = (floats[0] == 1).to(torch.uint8) if merge else floats[0].new_empty(0, dtype=torch.uint8)
+        return triangle_id, *(x.to(positions.dtype) for x in floats), pixel, seen, merged, longest
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         positions, triangles, _, ctx.height, ctx.width, _, merge, _ = inputs
-        triangle_id, weight, _, _, pixel, offsets, ctx.longest = output
-        merged = (weight == 1).to(torch.uint8) if merge else None
-        ctx.save_for_backward(positions, triangles, offsets, triangle_id, merged)
-        ctx.mark_non_differentiable(triangle_id, pixel, offsets)
+        triangle_id, _, _, _, pixel, offsets, merged, ctx.longest = output
+        ctx.save_for_backward(positions, triangles, offsets, triangle_id, merged if merge else None)
+        ctx.mark_non_differentiable(triangle_id, pixel, offsets, merged)
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -300,7 +299,10 @@ class _CoverageBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(positions, *args):
-        return torch.ops.diffrender.coverage_backward(positions, *args, scatter_algorithm(positions))
+        *lists, grad_weight, grad_barycentrics, grad_depth = args
+        grads = [None if x is None else x.double() for x in (grad_weight, grad_barycentrics, grad_depth)]
+        grad = torch.ops.diffrender.coverage_backward(positions.double(), *lists, *grads, scatter_algorithm(positions))
+        return grad.to(positions.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:

@@ -57,12 +57,13 @@ def test_weights_add_up_to_at_most_one(seed):
     assert torch.equal(coverage.pixel, torch.repeat_interleave(coverage.offsets.diff()))
 
 
+@pytest.mark.parametrize("size", [(16, 18), (3, 4096)])
 @pytest.mark.parametrize("dtype", [F64, torch.float32])
-def test_closed_surface_around_the_camera_covers_every_pixel(dtype):
+def test_closed_surface_around_the_camera_covers_every_pixel(dtype, size):
     vertices, faces = icosphere(2, dtype=F64)
     pose = torch.tensor([0.1, 0.05, 0.2, 0.3, 0.5, -0.2], dtype=F64)
-    clip = to_clip(vertices, perspective(70, 16, 18) @ rigid(pose)).to(dtype)
-    sums = weight_sums(dr.coverage(clip, faces, (16, 18)))
+    clip = to_clip(vertices, perspective(70, *size) @ rigid(pose)).to(dtype)
+    sums = weight_sums(dr.coverage(clip, faces, size))
     assert (sums - 1).abs().max() < (1e-12 if dtype == F64 else 1e-6)
 
 
