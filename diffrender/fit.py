@@ -211,6 +211,7 @@ def photograph(mesh: Mesh, cameras: Camera, scene_radius: float) -> Pictures:
         edges="pairs",
         outputs=("color", "alpha", "depth", "mask"),
         smooth=("color", "alpha", "depth"),
+        recompute=False,  # small pictures: time matters more than memory
     )
     result = renderer(mesh.replace(colors=(mesh.vertex_normals() + 1) / 2), cameras)
     assert result.alpha is not None

@@ -36,6 +36,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = Path("csrc")  # relative to ROOT: the compilers run there, so that __FILE__ holds no path of this machine
+PRECOMPILED = SOURCES / "core/precompiled.h"
 OBJECTS = Path("build/objects")
 LIBRARIES = Path("diffrender/_lib")
 
@@ -120,7 +121,12 @@ def build(root: Path = ROOT) -> list[Path]:
         signature = f"{cxx_version} | torch {torch.version}"
         host = host_compilations(cpp, cxx, levels, torch, extra, cuda is not None, signature)
         device = device_compilations(sorted((root / SOURCES).glob("*.cu")), cuda) if cuda else []
-        compiled = run_all([*device, *[c for per_level in host.values() for c in per_level]], root)
+        compiled = 0
+        if "Free Software Foundation" in output_of([*cxx, "--version"]):  # GCC, under whatever name
+            headers = [precompile(root, per_level) for per_level in host.values()]
+            compiled += run_all(headers, root)
+            host = {level: [with_precompiled(c) for c in per_level] for level, per_level in host.items()}
+        compiled += run_all([*device, *[c for per_level in host.values() for c in per_level]], root)
 
         libraries = []
         for level, per_level in host.items():
@@ -258,6 +264,29 @@ def host_compilations(
             for source in sources
         ]
     return result
+
+
+def precompile(root: Path, per_level: list[Compilation]) -> Compilation:
+    """The compilation of the common header, with the options of a level's sources."""
+    first = per_level[0]
+    output = first.output.parent / f"{PRECOMPILED.name}.gch"
+    (root / output).parent.mkdir(parents=True, exist_ok=True)
+    # What the compiler falls back to where it finds its own result unfit.
+    fallback = root / output.with_suffix("")
+    text = f'#include "{os.path.relpath(PRECOMPILED, output.parent)}"\n'
+    if not fallback.is_file() or fallback.read_text() != text:
+        fallback.write_text(text)
+    options = first.command[:-2]  # without -c SOURCE
+    level = first.label.split()[0]
+    return Compilation(
+        f"{level} {PRECOMPILED.name}", output, [*options, "-x", "c++-header", str(PRECOMPILED)], first.signature
+    )
+
+
+def with_precompiled(compilation: Compilation) -> Compilation:
+    header = compilation.output.parent / PRECOMPILED.name
+    command = [*compilation.command[:-2], "-include", str(header), *compilation.command[-2:]]
+    return Compilation(compilation.label, compilation.output, command, compilation.signature)
 
 
 def device_compilations(sources: list[Path], cuda: Cuda) -> list[Compilation]:

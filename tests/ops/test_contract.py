@@ -402,9 +402,9 @@ def test_one_and_two_threads_are_bit_identical(contract: Contract, dtype, set_th
         runs.append([*outputs, *gradients(contract.large.call, inputs, cotangents(outputs))])
     for run in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
-    truth = contract.large.reference(*inputs)
-    true_grads = gradients(contract.large.reference, inputs, cotangents(truth))
     if dtype == F64:
+        truth = contract.large.reference(*inputs)
+        true_grads = gradients(contract.large.reference, inputs, cotangents(truth))
         for value, true_value in zip(runs[0], [*truth, *true_grads], strict=True):
             assert relative_error(value, true_value) < 1e-9
 

@@ -110,14 +110,14 @@ def sub_pixel_triangle() -> tuple[Tensor, Tensor]:
     return torch.tensor(corners, dtype=F64), torch.tensor([[0, 1, 2]], dtype=torch.int32)
 
 
-def many_triangles() -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """400 overlapping triangles in 2 items of 120 x 150 pixels: work for several threads, all of it shared vertices."""
+def many_triangles(count: int = 400) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Overlapping triangles in 2 items of 120 x 150 pixels: work for several threads, all of it shared vertices."""
     positions = uniform(2, 300, 4, low=-1.1, high=1.1, seed=5, dtype=F64)
     positions[..., 3] = 1 + 0.3 * positions[..., 3]
     near = torch.randint(0, 300, (400, 1), generator=torch.Generator().manual_seed(6))
     offsets = torch.randint(1, 40, (400, 2), generator=torch.Generator().manual_seed(7))
     triangles = torch.cat([near, near + offsets], 1) % 300
-    return positions, triangles.int(), (120, 150)
+    return positions, triangles[:count].int(), (120, 150)
 
 
 def seen(positions: Tensor, triangles: Tensor, size: tuple[int, int], **options) -> Tensor:
