@@ -232,6 +232,26 @@ def test_build_compiles_again_only_what_changed(small_project, capsys):
 
 
 @needs_compiler
+def test_build_precompiles_the_common_header_with_gcc(small_project, capsys):
+    """A changed header that only the precompiled one includes reaches every source."""
+    if "Free Software Foundation" not in build_library.output_of([os.environ.get("CXX", "g++"), "--version"]):
+        pytest.skip("only GCC reads its precompiled headers this way")
+    core = small_project / "csrc" / "core"
+    (core / "precompiled.h").write_text('#include "common.h"\n')
+    (core / "common.h").write_text("#pragma once\nconstexpr int kCommon = 1;\n")
+    (small_project / "csrc" / "two.cpp").write_text(
+        '#include "core/common.h"\nstatic_assert(kCommon == 1);\nint two() { return 2; }\n'
+    )
+    build_library.build(small_project)
+    assert compiled_labels(capsys) == ["baseline precompiled.h", "baseline one.cpp", "baseline two.cpp"]
+    build_library.build(small_project)
+    assert compiled_labels(capsys) == []
+    (core / "common.h").write_text("#pragma once\nconstexpr int kCommon = 2;\n")
+    with pytest.raises(build_library.BuildError, match=r"baseline two\.cpp"):
+        build_library.build(small_project)
+
+
+@needs_compiler
 def test_build_compiles_again_when_the_flags_change(small_project, capsys, monkeypatch):
     build_library.build(small_project)
     capsys.readouterr()

@@ -122,10 +122,11 @@ def build(root: Path = ROOT) -> list[Path]:
         host = host_compilations(cpp, cxx, levels, torch, extra, cuda is not None, signature)
         device = device_compilations(sorted((root / SOURCES).glob("*.cu")), cuda) if cuda else []
         compiled = 0
-        if "Free Software Foundation" in output_of([*cxx, "--version"]):  # GCC, under whatever name
+        is_gcc = "Free Software Foundation" in output_of([*cxx, "--version"])  # under whatever name
+        if is_gcc and (root / PRECOMPILED).is_file():
             headers = [precompile(root, per_level) for per_level in host.values()]
             compiled += run_all(headers, root)
-            host = {level: [with_precompiled(c) for c in per_level] for level, per_level in host.items()}
+            host = {level: [with_precompiled(c, root) for c in per_level] for level, per_level in host.items()}
         compiled += run_all([*device, *[c for per_level in host.values() for c in per_level]], root)
 
         libraries = []
@@ -283,10 +284,13 @@ def precompile(root: Path, per_level: list[Compilation]) -> Compilation:
     )
 
 
-def with_precompiled(compilation: Compilation) -> Compilation:
+def with_precompiled(compilation: Compilation, root: Path) -> Compilation:
     header = compilation.output.parent / PRECOMPILED.name
     command = [*compilation.command[:-2], "-include", str(header), *compilation.command[-2:]]
-    return Compilation(compilation.label, compilation.output, command, compilation.signature)
+    # Dependency files leave out what came with the precompiled header: a new one makes all that used it stale.
+    made = (root / f"{header}.gch.stamp").stat().st_mtime_ns
+    signature = f"{compilation.signature} | {PRECOMPILED.name} {made}"
+    return Compilation(compilation.label, compilation.output, command, signature)
 
 
 def device_compilations(sources: list[Path], cuda: Cuda) -> list[Compilation]:
