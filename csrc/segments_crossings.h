@@ -180,8 +180,8 @@ struct CrossingFinder {
     out->area = in_front ? area : -area;
     out->first = window.face_id[f];
     out->second = window.face_id[g];
-    out->front = nearest_cell(window, window.face_id[f], m);
-    out->back = nearest_cell(window, window.face_id[g], m);
+    out->front = nearest_cell(window, window.face_id[f], hair_aside(m, {nx, ny}, -1));
+    out->back = nearest_cell(window, window.face_id[g], hair_aside(m, {nx, ny}, 1));
     return true;
   }
 
@@ -204,7 +204,7 @@ struct CrossingFinder {
     double best = kLargest<double>;
     int8_t cell = 4;
     for (int c = 0; c < kWindowCells; ++c) {
-      const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y, distance = x * x + y * y;
+      const double distance = cell_distance(c, m);
       if (window.id[c] != id || !(distance < best)) continue;
       best = distance;
       cell = static_cast<int8_t>(c);

@@ -97,6 +97,18 @@ constexpr double kShortest = 1e-9;
 // Corners that were rounded to 1/256 pixel move an edge by less than this.
 constexpr double kSnapSlack = 1.0 / 256;
 
+// A piece that runs through a pixel from side to side has its middle exactly between two of the neighbours. So the cell
+// nearest to m is the nearest to a point a hair towards the side that is looked for, and a hair right and down, which
+// decides between the two at an edge along an axis. Both hairs are long compared with rounding.
+DR_HD Vec2<double> hair_aside(Vec2<double> m, Vec2<double> n, double side) {
+  return {m.x + side * 1e-6 * n.x + 1e-9, m.y + side * 1e-6 * n.y + 0.618e-9};
+}
+
+DR_HD double cell_distance(int cell, Vec2<double> m) {
+  const double x = Window::cell_x(cell) - m.x, y = Window::cell_y(cell) - m.y;
+  return x * x + y * y;
+}
+
 struct PieceFinder {
   SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
@@ -282,6 +294,7 @@ struct PieceFinder {
       return true;
     }
     if (found) return true;
+    const Vec2<double> aside = hair_aside(m, n, 1);
     bool candidate[kWindowCells];
     for (int c = 0; c < kWindowCells; ++c) {
       const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y;
@@ -291,7 +304,7 @@ struct PieceFinder {
       double best = kLargest<double>;
       int cell = -1;
       for (int c = 0; c < kWindowCells; ++c) {
-        const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y, distance = x * x + y * y;
+        const double distance = cell_distance(c, aside);
         if (!candidate[c] || !(distance < best)) continue;
         best = distance;
         cell = c;
@@ -327,6 +340,7 @@ struct PieceFinder {
     double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
     double behind[2] = {kLargest<double>, kLargest<double>};                   // `back`, any
     int front_cell[3] = {-1, -1, -1}, back_cell[2] = {-1, -1};
+    const Vec2<double> inner = hair_aside(m, n, -1), beyond = hair_aside(m, n, 1);
     const auto keep = [](double distance, int cell, double* best, int* best_cell) {
       if (distance < *best) {
         *best = distance;
@@ -336,19 +350,19 @@ struct PieceFinder {
     for (int c = 0; c < kWindowCells; ++c) {
       const int32_t id = window.id[c];
       if (id == -2) continue;
-      const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y, distance = x * x + y * y;
-      const bool outer = x * n.x + y * n.y > 0;
+      const double distance = cell_distance(c, inner), distance_behind = cell_distance(c, beyond);
+      const bool outer = (window.cell_x(c) - m.x) * n.x + (window.cell_y(c) - m.y) * n.y > 0;
       const bool own = window.own[c] && id != segment.seam;
       if (own) keep(distance, c, &front[0], &front_cell[0]);
-      if (id == back) keep(distance, c, &behind[0], &back_cell[0]);
+      if (id == back) keep(distance_behind, c, &behind[0], &back_cell[0]);
       if (!outer && id >= 0 && id != segment.seam) keep(distance, c, &front[2], &front_cell[2]);
-      if (outer && !own) keep(distance, c, &behind[1], &back_cell[1]);
+      if (outer && !own) keep(distance_behind, c, &behind[1], &back_cell[1]);
     }
     if (front_cell[0] < 0 && front_cell[2] >= 0) {
       for (int c = 0; c < kWindowCells; ++c) {
         const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y;
         if (window.id[c] < 0 || window.id[c] == segment.seam || x * n.x + y * n.y > 0) continue;
-        if (touches(segment, window.id[c])) keep(x * x + y * y, c, &front[1], &front_cell[1]);
+        if (touches(segment, window.id[c])) keep(cell_distance(c, inner), c, &front[1], &front_cell[1]);
       }
     }
     const int chosen = front_cell[0] >= 0 ? front_cell[0] : (front_cell[1] >= 0 ? front_cell[1] : front_cell[2]);

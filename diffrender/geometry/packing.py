@@ -32,7 +32,8 @@ class PackedMeshes(NamedTuple):
         """The edge topologies of the meshes, each welded by itself: equal positions of two items mean nothing."""
         first = self.ranges[:, 0].tolist()
         parts = [mesh.edge_topology() for mesh in meshes]
-        return torch.cat([torch.where(p < 0, p, p + 3 * k) for p, k in zip(parts, first, strict=True)])
+        # Entries below -1 are -2 - corner.
+        return torch.cat([p + 3 * k * ((p >= 0).int() - (p < -1).int()) for p, k in zip(parts, first, strict=True)])
 
 
 def pack_meshes(meshes: Sequence[Mesh]) -> PackedMeshes:

@@ -23,8 +23,9 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
     Returns:
         (T, 3) int32. Entry [t, k] belongs to the edge opposite corner k of triangle t, between corners k + 1 and k + 2.
         It is 3 * u + m, where u is the other triangle at that edge and m the corner of u that lies opposite to it; -1
-        where there is none: borders, edges of three or more triangles (thus all edges of faces listed twice), and all
-        edges of a triangle that uses a vertex twice.
+        where there is none: borders, and all edges of a triangle that uses a vertex twice. At an edge of three or more
+        triangles (thus at all edges of faces listed twice) it is -2 - (3 * u + m) with the next of them, the first
+        after the last.
 
     Raises:
         TypeError, ValueError: a wrong type or shape, or (on the CPU) an index outside of `positions`.
@@ -56,17 +57,19 @@ def _edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None) -> t
     low, high = torch.minimum(first, second), torch.maximum(first, second)
     proper = ((first != second).all(dim=1, keepdim=True)).expand(count, 3)
     key = torch.where(proper, (low << 32) | high, -1).flatten()
-    order = torch.argsort(key)
+    order = torch.argsort(key, stable=True)
     ordered = key[order]
-    # Two equal keys in a row, with other keys on both sides: an edge of exactly two triangles.
-    same = ordered[1:] == ordered[:-1]
-    outside = same.new_zeros(1)
-    before, after = torch.cat([outside, same])[:-1], torch.cat([same, outside])[1:]
-    paired = (same & ~before & ~after & (ordered[1:] >= 0)).nonzero().squeeze(1)
-    a, b = order[paired], order[paired + 1]
-    result = torch.full((3 * count,), -1, dtype=torch.int32, device=triangles.device)
-    result[a] = b.to(torch.int32)
-    result[b] = a.to(torch.int32)
+    # Equal keys in a row are one edge: from each corner to the next one of the row, from the last to the first.
+    same = (ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)
+    outside = same.new_zeros(min(1, count))
+    after = torch.cat([same, outside])
+    place = torch.arange(3 * count, device=triangles.device)
+    first = torch.where(torch.cat([outside, same]), 0, place).cummax(0).values
+    following = torch.where(after, place + 1, first)
+    twin = order[following]
+    twin = torch.where(following[following] == place, twin, -2 - twin)
+    result = torch.empty(3 * count, dtype=torch.int32, device=triangles.device)
+    result[order] = torch.where(following == place, -1, twin).to(torch.int32)
     return result.view(count, 3)
 
 

@@ -311,6 +311,36 @@ def test_split_vertices_and_copies_behind_change_nothing():
     close(other_grad, grad, atol=1e-9)
 
 
+def test_edge_of_several_triangles_counts_once():
+    """A face listed twice, and a fin on an inner edge: by area and gradient the same as without them."""
+    size = (24, 24)
+    positions = in_pixels([(4, 3), (20, 6), (9, 17)], size)
+    twice = torch.cat([FAN, FAN.flip(1)])
+    close(area_of(positions, twice, size), 104.5)
+    close(pixel_gradient(lambda x: area_of(x, twice, size), positions, size), [(-5.5, -5.5), (7.0, -2.5), (-1.5, 8.0)])
+    points = [(3.2, 4.1), (20.3, 3.4), (19.7, 18.2), (4.4, 20.1), (13.1, 6.3)]
+    positions = in_pixels(points, size, z=[0.1] * 4 + [0.2])
+    finned = torch.tensor([*QUAD, [0, 2, 4]])  # the fin lies behind the quad, on its diagonal
+    for a, b in zip(*(
+        (area_of(positions, t, size), pixel_gradient(lambda x, t=t: area_of(x, t, size), positions, size))
+        for t in (finned, torch.tensor(QUAD))
+    ), strict=True):  # fmt: skip
+        close(a, b)
+
+
+def test_middle_between_two_pixels_takes_the_colour_of_its_own_side():
+    """An edge from side to side of a pixel has its middle as near to the left as to the right neighbour: the one that
+    lies deeper on the side that is looked for gives the colour, also where the scene is mirrored."""
+    size = (5, 5)
+    positions = in_pixels([(-10.0, 2.98 + 10.5 * 0.3), (15.0, 2.98 - 14.5 * 0.3), (2.0, -30.0)], size)
+    ids = dr.rasterize(positions, FAN, size)
+    image = torch.arange(25, dtype=F64).reshape(1, 5, 5, 1)
+    mirrored_positions = positions * torch.tensor([-1.0, 1, 1, 1], dtype=F64)
+    mirrored = dr.rasterize(mirrored_positions, FAN, size)
+    there = dr.antialias(image.flip(2).contiguous(), mirrored, mirrored_positions, FAN)
+    close(there.flip(2), dr.antialias(image, ids, positions, FAN))
+
+
 def test_gradient_is_the_same_for_any_number_of_channels():
     """Copies of a channel with copies of the cotangent: twice the gradient, and the same blend."""
     clip, triangles, colors = ball_and_box()

@@ -148,7 +148,8 @@ def find_edge(owner, owner_id, other_id, direction, axis, size, positions, trian
 
 
 def edge_topology(triangles, positions=None):
-    """Twin corner 3 t + k across each edge (T, 3) int32, -1 = border; see diffrender.edge_topology."""
+    """Twin corner 3 t + k across each edge (T, 3) int32, -1 = border, -2 - twin where there are several; see
+    diffrender.edge_topology."""
     triangles = triangles.tolist()
     if positions is None:
         name = {v: v for triangle in triangles for v in triangle}
@@ -165,7 +166,7 @@ def edge_topology(triangles, positions=None):
 
     topology = torch.full((len(triangles), 3), -1, dtype=torch.int32)
     for corners in corners_of_edge.values():
-        if len(corners) == 2:
-            (t0, k0), (t1, k1) = corners
-            topology[t0, k0], topology[t1, k1] = 3 * t1 + k1, 3 * t0 + k0
+        for (t, k), (u, m) in zip(corners, corners[1:] + corners[:1], strict=True):
+            if len(corners) > 1:
+                topology[t, k] = 3 * u + m if len(corners) == 2 else -2 - (3 * u + m)
     return topology

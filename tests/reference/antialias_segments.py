@@ -11,6 +11,8 @@ Points that the definition leaves open, as decided here:
     1e-9 pixels are left out.
   * The nearest sample on the outer side stands for what is behind only if its surface goes on to the edge.
   * Edges are cut by the view volume, the sides of the frame included.
+  * The pixel nearest to a point m of an edge is the one nearest to m + 1e-6 towards the side that is looked for
+    + 1e-9 (1, 0.618): an edge that runs through a pixel from side to side has its middle between two neighbours.
 """
 
 import itertools
@@ -21,57 +23,75 @@ import torch
 SAMPLE = np.array([1e-12, 0.618e-12])
 DEPTH_SLACK = INSIDE_SLACK = SHORTEST = 1e-9
 SNAP = 1 / 256
+TO_ITS_SIDE, ON_A_LINE = 1e-6, np.array([1e-9, 0.618e-9])
 
 
-def antialias(image, triangle_id, clip_positions, triangles, *, forward="area", seams=None, ranges=None, cull=None):
-    """Blended image (B, H, W, C) in float64; image and clip_positions (B, V, 4) or (V, 4) may require grad."""
+def antialias(image, triangle_id, clip_positions, triangles, *, forward="area", found=None, **options):
+    """Blended image (B, H, W, C) in float64; image and clip_positions (B, V, 4) or (V, 4) may require grad. `options`
+    are those of find_pieces, `found` is what it gave for the same arguments."""
+    if found is None:
+        found = find_pieces(triangle_id, clip_positions, triangles, **options)
+    positions = clip_positions.double().expand(len(found), *clip_positions.shape[-2:])
+    results = [compose(*item, *f, forward) for *item, f in zip(image.double(), positions, found, strict=True)]
+    return torch.stack(results)
+
+
+def find_pieces(triangle_id, clip_positions, triangles, *, seams=None, ranges=None, cull=None):
+    """What is frozen in the derivative: of each item the scene and its visible pieces."""
     batch = triangle_id.shape[0]
-    image = image.double()
-    positions = clip_positions.double().expand(batch, *clip_positions.shape[-2:])
-    results = []
+    positions = clip_positions.detach().double().expand(batch, *clip_positions.shape[-2:])
+    found = []
     for item in range(batch):
         first, count = (0, len(triangles)) if ranges is None else (int(x) for x in ranges[item])
-        shape, ids = positions[item].detach().numpy(), triangle_id[item].numpy()
+        shape, ids = positions[item].numpy(), triangle_id[item].numpy()
         scene = Scene(shape, triangles.numpy(), ids, first, count, cull, None if seams is None else seams.numpy())
-        pieces = [*edge_pieces(scene), *crossing_pieces(scene)]
-        results.append(compose(image[item], positions[item], scene, pieces, forward))
-    return torch.stack(results)
+        found.append((scene, [*edge_pieces(scene), *crossing_pieces(scene)]))
+    return found
 
 
 def compose(image, positions, scene, pieces, forward):
     """The picture with the areas of the pieces, plus their motion, which is zero in value."""
+    if not pieces:
+        return image
+    at = torch.tensor([piece["pixel"] for piece in pieces])
+    front, back = (torch.tensor([piece[side] for piece in pieces]) for side in ("front", "back"))
     result = image
-    for piece in pieces:
-        at = tuple(torch.tensor(x) for x in piece["pixel"])
-        front, back = image[piece["front"]], image[piece["back"]]
-        if forward == "area":
-            result = result.index_put(at, piece["area"] * (back - front), accumulate=True)
-        jump = color_jump(image.detach(), scene, piece)
-        result = result.index_put(at, jump * motion(positions, scene, piece), accumulate=True)
-    return result
+    if forward == "area":
+        areas = torch.tensor([piece["area"] for piece in pieces], dtype=torch.float64)[:, None]
+        result = result.index_put(at.unbind(1), areas * (image[back.unbind(1)] - image[front.unbind(1)]), True)
+    jumps = torch.tensor(color_jumps(image.detach().numpy(), scene, pieces))
+    return result.index_put(at.unbind(1), jumps * motion(positions, scene, pieces)[:, None], True)
 
 
-def motion(positions, scene, piece):
-    """Length times the way that a piece moves towards its back side; 0 in value, its gradient is the motion's."""
+def motion(positions, scene, pieces):
+    """Length times the way that each piece moves towards its back side; 0 in value, its gradient is the motion's."""
     corners = to_pixels(positions, scene.width, scene.height)
-    x, y = piece["middle"]
-    if "edge" in piece:
-        a, b = piece["edge"]
-        line = torch.linalg.cross(corners[a], corners[b])
-        value = line[0] * x + line[1] * y + line[2]
-        value = piece["side"] * value / torch.linalg.norm(line[:2].detach())
-    else:
-        f, g = (depth_at(positions, corners, scene.triangles[t], x, y) for t in piece["faces"])
-        value = -(f - g) / piece["slope"]
-    return piece["length"] * (value - value.detach())
+    middle = torch.tensor(np.array([piece["middle"] for piece in pieces]))
+    lengths = torch.tensor([piece["length"] for piece in pieces], dtype=torch.float64)
+    is_edge = torch.tensor(["edge" in piece for piece in pieces])
+    values = torch.zeros(len(pieces), dtype=torch.float64)
+    if is_edge.any():
+        ends = torch.tensor([piece["edge"] for piece in pieces if "edge" in piece])
+        sides = torch.tensor([float(piece["side"]) for piece in pieces if "edge" in piece], dtype=torch.float64)
+        line = torch.linalg.cross(corners[ends[:, 0]], corners[ends[:, 1]])
+        value = line[:, 0] * middle[is_edge, 0] + line[:, 1] * middle[is_edge, 1] + line[:, 2]
+        values = values.index_put((is_edge,), sides * value / torch.linalg.norm(line[:, :2].detach(), dim=1))
+    if not is_edge.all():
+        faces = torch.tensor([piece["faces"] for piece in pieces if "faces" in piece])
+        slopes = torch.tensor([piece["slope"] for piece in pieces if "faces" in piece], dtype=torch.float64)
+        triangles = torch.tensor(scene.triangles.astype(np.int64))[faces]
+        f, g = (depth_at(positions, corners, triangles[:, k], middle[~is_edge]) for k in (0, 1))
+        values = values.index_put((~is_edge,), -(f - g) / slopes)
+    return lengths * (values - values.detach())
 
 
-def depth_at(positions, corners, triangle, x, y):
-    """z/w of the plane of a triangle at a screen point, by sum(a_i z_i) / sum(a_i w_i)."""
-    v, p = positions[triangle.tolist()], corners[triangle.tolist()]
-    q = p[:, :2] - p[:, 2:] * torch.tensor([x, y], dtype=torch.float64)
-    a = torch.stack([q[(i + 1) % 3][0] * q[(i + 2) % 3][1] - q[(i + 1) % 3][1] * q[(i + 2) % 3][0] for i in range(3)])
-    return (a * v[:, 2]).sum() / (a * v[:, 3]).sum()
+def depth_at(positions, corners, triangles, points):
+    """z/w of the planes of triangles (N, 3) at screen points (N, 2), by sum(a_i z_i) / sum(a_i w_i)."""
+    v, p = positions[triangles], corners[triangles]
+    q = p[..., :2] - p[..., 2:] * points[:, None]
+    j, k = q[:, [1, 2, 0]], q[:, [2, 0, 1]]
+    a = j[..., 0] * k[..., 1] - j[..., 1] * k[..., 0]
+    return (a * v[..., 2]).sum(1) / (a * v[..., 3]).sum(1)
 
 
 def to_pixels(positions, width, height):
@@ -89,6 +109,11 @@ class Scene:
         self.height, self.width = ids.shape
         self.corners = to_pixels(positions, self.width, self.height)
         self.faces = [self.face(t) for t in range(len(triangles))]
+        nothing = {"weights": np.full((3, 3), np.nan), "depth": np.full(3, np.nan)}
+        self.weights, self.depths = (
+            np.array([(face or nothing)[key] for face in [*self.faces, nothing]]) for key in ("weights", "depth")
+        )
+        self.padded = np.pad(ids, 1, constant_values=-1)
         self.places = {}
         self.place = [self.places.setdefault(tuple(p + 0.0), len(self.places)) for p in positions]
         self.drawn = [first <= t < first + count for t in range(len(triangles))]
@@ -121,7 +146,7 @@ class Scene:
         index = self.triangles[triangle]
         p = self.corners[index]
         det = np.linalg.det(p)
-        if not np.isfinite(det) or det == 0:
+        if not np.isfinite(det) or det == 0 or len({tuple(corner) for corner in p}) < 3:
             return None
         weights = np.stack([np.cross(p[(i + 1) % 3], p[(i + 2) % 3]) for i in range(3)]) / det
         return {"weights": weights, "depth": self.positions[index, 2] @ weights, "side": int(np.sign(det))}
@@ -134,7 +159,7 @@ class Scene:
 
 
 def at(function, point):
-    return function @ np.array([point[0], point[1], 1.0])
+    return function.dot((point[0], point[1], 1.0))
 
 
 def inside(face, point):
@@ -204,27 +229,44 @@ def walk(scene, edge):
     high = np.floor(np.maximum(edge["start"], edge["stop"])).astype(int)
     direction = edge["stop"] - edge["start"]
     length = np.linalg.norm(direction)
-    rows = range(low[1], min(high[1], scene.height - 1) + 1)
-    columns = range(low[0], min(high[0], scene.width - 1) + 1)
-    for i, j in itertools.product(rows, columns):
-        t0, t1 = 0.0, 1.0
-        for axis, corner in ((0, j), (1, i)):
-            if direction[axis] == 0:
-                # An edge on the line between two pixels belongs to the right or lower one, at the frame to the last.
-                size = (scene.width, scene.height)[axis]
-                if min(int(edge["start"][axis]), size - 1) != corner:
-                    t1 = -1
-                continue
-            s = sorted((corner + d - edge["start"][axis]) / direction[axis] for d in (0, 1))
-            t0, t1 = max(t0, s[0]), min(t1, s[1])
-        if (t1 - t0) * length <= SHORTEST:
-            continue
-        cuts = find_cuts(scene, edge, (i, j), t0, t1)
+    rows = np.arange(low[1], min(high[1], scene.height - 1) + 1)
+    columns = np.arange(low[0], min(high[0], scene.width - 1) + 1)
+    intervals = []
+    for axis, corners in ((0, columns), (1, rows)):
+        if direction[axis] == 0:
+            # An edge on the line between two pixels belongs to the right or lower one, at the frame to the last.
+            size = (scene.width, scene.height)[axis]
+            on = min(int(edge["start"][axis]), size - 1) == corners
+            intervals.append((np.zeros(len(corners)), np.where(on, 1.0, -1.0)))
+        else:
+            bounds = (corners + np.array([[0], [1]]) - edge["start"][axis]) / direction[axis]
+            intervals.append((bounds.min(0).clip(0, None), bounds.max(0).clip(None, 1)))
+    (x0, x1), (y0, y1) = intervals
+    t0, t1 = np.maximum(x0, y0[:, None]), np.minimum(x1, y1[:, None])
+    i, j = np.nonzero((t1 - t0) * length > SHORTEST)
+    t0, t1, i, j = t0[i, j], t1[i, j], i + low[1], j + low[0]
+    for k in np.nonzero(~hidden(scene, edge, i, j, t0, t1))[0]:
+        pixel = int(i[k]), int(j[k])
+        cuts = find_cuts(scene, edge, pixel, t0[k], t1[k])
         for s0, s1 in itertools.pairwise(cuts):
             if (s1 - s0) * length > SHORTEST:
-                piece = make_piece(scene, edge, (i, j), s0, s1)
+                piece = make_piece(scene, edge, pixel, s0, s1)
                 if piece is not None:
                     yield piece
+
+
+def hidden(scene, edge, i, j, t0, t1):
+    """Whether one triangle of the window is in front at both ends, so of all between: spares a look at most pixels."""
+    shown = np.stack([scene.padded[i + di, j + dj] for di, dj in itertools.product(range(3), repeat=2)], 1)
+    shown[np.isin(shown, edge["own"])] = -1
+    result = np.ones((len(i), 9), bool)
+    for t in (t0, t1):
+        points = edge["start"] + t[:, None] * (edge["stop"] - edge["start"])
+        points = np.concatenate([points, np.ones((len(t), 1))], 1)
+        z = edge["depths"][0] + t * (edge["depths"][1] - edge["depths"][0])
+        result &= np.einsum("pcij,pj->pci", scene.weights[shown], points).min(2) >= 0
+        result &= np.einsum("pcj,pj->pc", scene.depths[shown], points) < z[:, None] - DEPTH_SLACK
+    return result.any(1)
 
 
 def around(scene, edge, pixel):
@@ -261,24 +303,24 @@ def make_piece(scene, edge, pixel, s0, s1):
     z = edge["depths"][0] + (s0 + s1) / 2 * (edge["depths"][1] - edge["depths"][0])
     cells = scene.window(pixel)
 
-    def ahead(cell):
-        return (centre(cell) - m) @ n > 0
-
-    def distance(cell):
-        return np.sum((centre(cell) - m) ** 2)
+    offsets = np.array(cells)[:, ::-1] + 0.5 - m
+    ahead = dict(zip(cells, offsets @ n > 0, strict=True))
+    distance, distance_behind = (
+        dict(zip(cells, ((offsets - side * TO_ITS_SIDE * n - ON_A_LINE) ** 2).sum(1), strict=True)) for side in (-1, 1)
+    )
 
     near = {t: face for t, face in around(scene, edge, pixel).items() if inside(face, m) >= -INSIDE_SLACK}
     if any(at(face["depth"], m) < z - DEPTH_SLACK for face in near.values()):
         return None
     here = [(at(face["depth"], m), t) for t, face in near.items() if inside(face, m) > INSIDE_SLACK]
-    outer = [c for c in cells if ahead(c) and scene.ids[c] not in edge["own"]]
+    outer = [c for c in cells if ahead[c] and scene.ids[c] not in edge["own"]]
     if edge["seam"] >= 0:
         back = edge["seam"]
     elif here:
         back = min(here)[1]
     else:
         back = -1
-        for nearest in sorted(outer, key=distance):
+        for nearest in sorted(outer, key=distance_behind.get):
             back = int(scene.ids[nearest])
             face = scene.faces[back] if back >= 0 else None
             if face is None:
@@ -291,11 +333,11 @@ def make_piece(scene, edge, pixel, s0, s1):
             back = -1
 
     own = [c for c in cells if scene.ids[c] in edge["own"] and scene.ids[c] != edge["seam"]]
-    inner = [c for c in cells if not ahead(c) and scene.ids[c] >= 0 and scene.ids[c] != edge["seam"]]
+    inner = [c for c in cells if not ahead[c] and scene.ids[c] >= 0 and scene.ids[c] != edge["seam"]]
     ends = {scene.place[v] for v in edge["vertices"]}
     touching = [c for c in inner if ends & {scene.place[v] for v in scene.triangles[scene.ids[c]]}]
     fronts = own or touching or inner
-    backs = [c for c in cells if scene.ids[c] == back] or [c for c in cells if ahead(c) and c not in own]
+    backs = [c for c in cells if scene.ids[c] == back] or [c for c in cells if ahead[c] and c not in own]
     if not fronts or not backs:
         return None
 
@@ -310,7 +352,7 @@ def make_piece(scene, edge, pixel, s0, s1):
         in_front = is_own or (in_front and shown != back)
     area = hidden_area(p - centre(pixel), q - centre(pixel))
     return {"pixel": pixel, "middle": m, "length": np.linalg.norm(q - p), "area": area if in_front else -area,
-            "front": min(fronts, key=distance), "back": min(backs, key=distance),
+            "front": min(fronts, key=distance.get), "back": min(backs, key=distance_behind.get),
             "edge": edge["vertices"], "side": edge["side"]}  # fmt: skip
 
 
@@ -328,30 +370,32 @@ def ends_before(scene, triangle, m):
 
 def hidden_area(p, q):
     """Area of the part of the pixel that is behind the segment, seen from the sample: a square cut by three lines."""
-    p, q = p - SAMPLE, q - SAMPLE
+    p, q = (p - SAMPLE).tolist(), (q - SAMPLE).tolist()
     turn = p[0] * q[1] - p[1] * q[0]
+    if turn == 0:
+        return 0.0
     if turn < 0:
         p, q = q, p
-    polygon = [np.array(c) - SAMPLE for c in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))]
-    if turn != 0:
-        for (a, b), sign in (((np.zeros(2), p), 1), ((np.zeros(2), q), -1), ((p, q), -1)):
-            polygon = cut(polygon, a, b, sign)
-    else:
-        return 0.0
-    x, y = np.array(polygon or [(0, 0)]).T
-    return abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2
+    polygon = [(x - SAMPLE[0], y - SAMPLE[1]) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))]
+    for (a, b), sign in ((((0.0, 0.0), p), 1), (((0.0, 0.0), q), -1), ((p, q), -1)):
+        polygon = cut(polygon, a, b, sign)
+    edges = zip(polygon, polygon[1:] + polygon[:1], strict=True)
+    return abs(sum(float(u[0] * v[1] - u[1] * v[0]) for u, v in edges)) / 2
 
 
 def cut(polygon, a, b, sign):
     """The part of a convex polygon on one side of the line through a and b."""
+    x, y = b[0] - a[0], b[1] - a[1]
+    values = [sign * (x * (w[1] - a[1]) - y * (w[0] - a[0])) for w in polygon]
     kept = []
     for i, u in enumerate(polygon):
-        v = polygon[(i + 1) % len(polygon)]
-        d, e = (sign * ((b - a)[0] * (w - a)[1] - (b - a)[1] * (w - a)[0]) for w in (u, v))
+        k = (i + 1) % len(polygon)
+        v, d, e = polygon[k], values[i], values[k]
         if d >= 0:
             kept.append(u)
         if (d < 0) != (e < 0):
-            kept.append(u + d / (d - e) * (v - u))
+            t = d / (d - e)
+            kept.append((u[0] + t * (v[0] - u[0]), u[1] + t * (v[1] - u[1])))
     return kept
 
 
@@ -360,12 +404,11 @@ def cut(polygon, a, b, sign):
 
 def crossing_pieces(scene):
     marked = set()
-    for pixel in itertools.product(range(scene.height), range(scene.width)):
-        for other in ((pixel[0], pixel[1] + 1), (pixel[0] + 1, pixel[1])):
-            if other[0] >= scene.height or other[1] >= scene.width:
-                continue
+    for axis in (0, 1):
+        for pixel in zip(*(x.tolist() for x in np.nonzero(np.diff(scene.ids, axis=axis))), strict=True):
+            other = (pixel[0] + 1, pixel[1]) if axis == 0 else (pixel[0], pixel[1] + 1)
             f, g = int(scene.ids[pixel]), int(scene.ids[other])
-            if f == g or f < 0 or g < 0 or scene.faces[f] is None or scene.faces[g] is None or touch(scene, f, g):
+            if f < 0 or g < 0 or scene.faces[f] is None or scene.faces[g] is None or touch(scene, f, g):
                 continue
             difference = scene.faces[f]["depth"] - scene.faces[g]["depth"]
             before, after = at(difference, centre(pixel)), at(difference, centre(other))
@@ -414,49 +457,54 @@ def crossing(scene, pixel, f, g, shown):
     if any(inside(face, m) >= 0 and at(face["depth"], m) < z - DEPTH_SLACK for face in others):
         return None
 
-    def nearest(t):
+    def nearest(t, side):
         cells = [c for c in scene.window(pixel) if scene.ids[c] == t]
-        return min(cells, key=lambda c: np.sum((centre(c) - m) ** 2))
+        return min(cells, key=lambda c: np.sum((centre(c) - (m + side * TO_ITS_SIDE * n + ON_A_LINE)) ** 2))
 
     area = hidden_area(foot + t0 * along - centre(pixel), foot + t1 * along - centre(pixel))
     in_front = scene.ids[pixel] == f if scene.ids[pixel] in (f, g) else value < 0
     return {"pixel": pixel, "middle": m, "length": t1 - t0, "area": area if in_front else -area, "slope": slope,
-            "front": nearest(f), "back": nearest(g), "faces": (f, g)}  # fmt: skip
+            "front": nearest(f, -1), "back": nearest(g, 1), "faces": (f, g)}  # fmt: skip
 
 
 # --- colours --------------------------------------------------------------------------------------
 
 
-def color_jump(image, scene, piece):
-    """Colour in front minus colour behind, both carried on to the middle of the piece."""
-    front, back = image[piece["front"]], image[piece["back"]]
-    limit = (front - back).norm() / 2
-    changes = [carried(image, scene, piece[side], piece["middle"]) for side in ("front", "back")]
-    front_change, back_change = (c if c.norm() <= limit else torch.zeros_like(c) for c in changes)
-    return front + front_change - back - back_change
+def color_jumps(image, scene, pieces):
+    """(N, C) colour in front minus colour behind, both carried on to the middle of the piece."""
+    middle = np.array([piece["middle"] for piece in pieces])
+    front, back = (np.array([piece[side] for piece in pieces]) for side in ("front", "back"))
+    jump = image[tuple(front.T)] - image[tuple(back.T)]
+    for pixels, sign in ((front, 1), (back, -1)):
+        change = carried(image, scene, pixels, middle)
+        small = (
+            np.linalg.norm(change, axis=1) <= np.linalg.norm(image[tuple(front.T)] - image[tuple(back.T)], axis=1) / 2
+        )
+        jump = jump + np.where(small[:, None], sign * change, 0)
+    return jump
 
 
-def carried(image, scene, pixel, m):
-    """How the colour of a pixel changes from its centre to m, along the line through the next pixel away from m."""
-    none = torch.zeros_like(image[pixel])
-    d = centre(pixel) - m
-    longest = np.abs(d).max()
-    if longest <= 1e-6:
-        return none
-    step = np.where(np.abs(d) > 0.41 * longest, np.sign(d), 0).astype(int)
-    far = (pixel[0] + int(step[1]), pixel[1] + int(step[0]))
-    if not (0 <= far[0] < scene.height and 0 <= far[1] < scene.width):
-        return none
-    f, g = int(scene.ids[pixel]), int(scene.ids[far])
-    if f < 0 or g < 0:
-        return none
-    if f != g and scene.seams is not None:
-        ends = [{(scene.place[v], s) for v, s in zip(scene.triangles[t], scene.seams[t], strict=True)} for t in (f, g)]
-        if not ends[0] & ends[1]:
-            return none
-    if f != g:
-        planes = [scene.faces[t]["depth"] for t in (f, g)]
-        slopes = sum(np.linalg.norm(plane[:2]) for plane in planes)
-        if abs(at(planes[1], centre(far)) - at(planes[0], centre(pixel))) > 1.5 * slopes + DEPTH_SLACK:
-            return none
-    return -(d @ step) / (step @ step) * (image[far] - image[pixel])
+def carried(image, scene, pixels, m):
+    """How the colours of pixels change from their centres to m, along the line through the next pixel away from m."""
+    d = pixels[:, ::-1] + 0.5 - m
+    longest = np.abs(d).max(1)
+    step = np.where(np.abs(d) > 0.41 * longest[:, None], np.sign(d), 0).astype(int)
+    far = pixels + step[:, ::-1]
+    ok = (longest > 1e-6) & (far >= 0).all(1) & (far < image.shape[:2]).all(1)
+    far = np.where(ok[:, None], far, pixels)
+    f, g = scene.ids[tuple(pixels.T)], scene.ids[tuple(far.T)]
+    ok &= (f >= 0) & (g >= 0)
+    f, g = f.clip(0), g.clip(0)
+    if scene.seams is not None:
+        places = np.array(scene.place)[scene.triangles] * (int(scene.seams.max()) + 1) + scene.seams
+        ok &= (f == g) | (places[f][:, :, None] == places[g][:, None]).any((1, 2))
+    planes = scene.depths[f], scene.depths[g]
+    slopes = sum(np.linalg.norm(plane[:, :2], axis=1) for plane in planes)
+    far_depth, depth = (
+        ((cells[:, ::-1] + 0.5) * plane[:, :2]).sum(1) + plane[:, 2]
+        for cells, plane in ((far, planes[1]), (pixels, planes[0]))
+    )
+    rise = far_depth - depth
+    ok &= (f == g) | (np.abs(rise) <= 1.5 * slopes + DEPTH_SLACK)
+    weight = -(d * step).sum(1) / np.maximum((step * step).sum(1), 1)
+    return np.where(ok[:, None], weight[:, None] * (image[tuple(far.T)] - image[tuple(pixels.T)]), 0)
