@@ -1,11 +1,22 @@
-"""What the ops share around autograd: second-derivative guard, scatter algorithm, vmap by a loop over the batch."""
+"""What the ops share around autograd: forward mode, second-derivative guard, scatter algorithm, vmap by a loop.
+
+Forward mode: an op's Function has a static method
+
+    tangents(inputs, outputs, tangents) -> tangents of the outputs
+
+which takes all arguments of `forward` and what it returned, and the tangents of the arguments (None where there is
+none). It is written with Functions, never with bare kernels, so that a derivative of it is right or refused.
+`torch.compile` traces no Function that has a `jvp`, so `apply` adds that outside of it only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch._C import _functorch
 
 # Scatter algorithms of the kernels (csrc/core/launch.h).
 SCATTER_NATIVE, SCATTER_FIXED_POINT = 0, 1
@@ -27,6 +38,96 @@ def no_second_derivative(op: str) -> NoReturn:
         f"{op}: second derivatives are not implemented. Take the first gradient without create_graph=True, "
         "or detach what enters this op."
     )
+
+
+def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """`function.apply(*args)`, in forward mode too."""
+    if torch.compiler.is_compiling():
+        if not (torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)):
+            # The tracer would give `forward` a context there, even to a Function with `setup_context`.
+            return function.forward(*args)
+        return function.apply(*args)
+    return _with_forward_mode(function).apply(*args)
+
+
+@functools.cache
+def _with_forward_mode(function: Any) -> Any:
+    """The Function with a `jvp` made from its `tangents`; without them one that raises."""
+
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        function.setup_context(ctx, inputs, output)
+        outputs = output if isinstance(output, tuple) else (output,)
+        # Held during the forward pass only; torch lets go of them before it returns.
+        ctx.save_for_forward(*(x if isinstance(x, torch.Tensor) else None for x in (*inputs, *outputs)))
+        ctx.constants = [None if isinstance(x, torch.Tensor) else x for x in inputs]
+        ctx.is_tuple = isinstance(output, tuple)
+        # Missing tangents shall be None, since work on zeros is not free; so are missing cotangents then.
+        ctx.set_materialize_grads(False)
+        ctx.like = [(x.shape, x.dtype, x.device) if isinstance(x, torch.Tensor) else None for x in outputs]
+
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        if all(grad is None for grad in grads):
+            return (None,) * len(ctx.constants)
+        if not getattr(function, "takes_missing_cotangents", False):
+            grads = tuple(
+                torch.zeros(like[0], dtype=like[1], device=like[2]) if grad is None and like is not None else grad
+                for grad, like in zip(grads, ctx.like, strict=True)
+            )
+        return function.backward(ctx, *grads)
+
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        rule = getattr(function, "tangents", None)
+        if rule is None:
+            no_forward_mode(function.__module__.rpartition(".")[2].lstrip("_"))
+        count = len(ctx.constants)
+        saved = ctx.saved_tensors
+        inputs = [x if tensor is None else tensor for x, tensor in zip(ctx.constants, saved[:count], strict=True)]
+        results = rule(inputs, saved[count:], tangents)
+        return tuple(results) if ctx.is_tuple else results
+
+    own = {"setup_context": setup_context, "backward": backward, "jvp": jvp}
+    methods = {name: staticmethod(method) for name, method in own.items()}
+    return type(function.__name__, (function,), {**methods, "__module__": function.__module__})
+
+
+def no_forward_mode(op: str) -> NoReturn:
+    """For what has no forward mode, and for the forward-mode derivative of a backward pass."""
+    raise NotImplementedError(
+        f"{op}: this derivative is not implemented in forward mode (torch.func.jvp, jacfwd, hessian). "
+        "Use reverse mode: torch.func.grad, vjp, jacrev or backward()."
+    )
+
+
+def product_of_channels(rows: Callable[[int], Sequence[Any]], channels: int, tangents: Sequence[Any]) -> Any:
+    """Tangent (..., channels) of an op whose pixels depend on nothing but their own rows of the arguments.
+
+    No two pixels share an argument then, so that a backward pass gives a row of every pixel's Jacobian at once.
+
+    Args:
+        rows: channel -> gradients of the sum of that channel, each of the shape of its tangent (..., C_i).
+        tangents: of the arguments; None where there is none, whose gradient is not looked at. One at least is given.
+    """
+    results = []
+    for channel in range(channels):
+        pairs = zip(rows(channel), tangents, strict=True)
+        parts = [(gradient * tangent).sum(-1) for gradient, tangent in pairs if tangent is not None]
+        results.append(functools.reduce(torch.add, parts))
+    return torch.stack(results, -1)
+
+
+def added(*parts: Any) -> Any:
+    """Sum of tangents, where None stands for zero."""
+    given = [part for part in parts if part is not None]
+    return functools.reduce(torch.add, given) if given else None
+
+
+def is_batched(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor is one of many under vmap, so that there is no one value to look at."""
+    while tensor is not None and _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return False
 
 
 def register_fake(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -56,7 +56,8 @@ def split_edges(
         middle = torch.where(is_cut[edges.of_triangle], new_index[edges.of_triangle], -1)
         triangles, parent, weights = _cut_triangles(triangles, middle)
         source = source[parent]
-        corners = weights.to(corners.dtype) @ corners[parent]
+        with torch.autocast(corners.device.type, enabled=False):
+            corners = weights.to(corners.dtype) @ corners[parent]
     with torch.no_grad():
         unseen = is_unseen(vertices).reshape(-1, vertices.shape[-2]).all(0)
         edges = unique_edges(triangles)

@@ -189,7 +189,7 @@ class Surface:
     def _light_groups(self, like: Tensor) -> tuple[list, list]:
         """Lights that occlusion does not darken, and those that it does; without occlusion that is none."""
         assert self.lights is not None
-        is_occluded = any(_has_occlusion(material) for material in self.materials)
+        is_occluded = any(material.has_occlusion for material in self.materials)
 
         def group(from_around: bool) -> list:
             lights = [light for light in self.lights or () if (is_occluded and _is_around(light)) == from_around]
@@ -229,10 +229,6 @@ def _is_textured(material: Material) -> bool:
 
 def _is_around(light: Any) -> bool:
     return isinstance(light, (AmbientLight, EnclosingLight))
-
-
-def _has_occlusion(material: Material) -> bool:
-    return material.occlusion.numel() > 1 or float(material.occlusion.detach()) != 1
 
 
 def _evaluate(

@@ -292,7 +292,11 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
         if rotation.dim() == 3:
             rotation = rotation[:, None]
             directions = directions if directions.dim() == 4 else directions[None]
-        turned = directions @ rotation
+        # No matmul, which would be in half precision under autocast.
+        x, y, z = directions.split(1, -1)
+        turned = x * rotation[..., 0:1, :] + y * rotation[..., 1:2, :] + z * rotation[..., 2:3, :]
+        if rotation.dim() == 2:
+            turned = turned.reshape(directions.shape)
         # A batch of maps looks at one picture.
         batch = self.map.shape[0] if self.map.dim() == (5 if _is_cube(self.map) else 4) else 1
         if batch != 1 and (turned.dim() == 3 or turned.shape[0] == 1):

@@ -132,6 +132,8 @@ class Material:
         like = next((v for v in values.values() if isinstance(v, Tensor) and v.dtype in _FLOATING), None)
         for name, value in values.items():
             setattr(self, name, _as_tensor(name, value, like))
+        # Known without a look at values, which would not be traced and would wait for the GPU.
+        self._open = None if isinstance(occlusion, Tensor) or occlusion != 1 else self.occlusion
         _checks.check_choice("Material", "alpha_mode", alpha_mode, ALPHA_MODES)
         self.alpha_mode = alpha_mode
         self.alpha_cutoff = float(alpha_cutoff)
@@ -279,6 +281,11 @@ class Material:
             return color.new_ones(1)
         return (alpha >= self.alpha_cutoff).to(alpha.dtype) if self.alpha_mode == "MASK" else alpha
 
+    @property
+    def has_occlusion(self) -> bool:
+        """False if the occlusion is the plain number 1 that it was made with."""
+        return self._open is not self.occlusion
+
     # --- container ---------------------------------------------------------------------------------
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -295,11 +302,16 @@ class Material:
     def replace(self, **fields: Any) -> Material:
         """A copy with some constructor arguments replaced; tensors are shared, not copied."""
         modes = ("alpha_mode", "alpha_cutoff", "double_sided", "wrap")
-        return Material(**{**dict(self.tensors()), **{name: getattr(self, name) for name in modes}, **fields})
+        copy = Material(**{**dict(self.tensors()), **{name: getattr(self, name) for name in modes}, **fields})
+        if "occlusion" not in fields:
+            copy._open = None if self.has_occlusion else copy.occlusion
+        return copy
 
     def to(self, *args: Any, **kwargs: Any) -> Material:
         """A copy on another device or of another floating dtype, as `Tensor.to`. The gradient passes through."""
-        return self.replace(**{name: value.to(*args, **kwargs) for name, value in self.tensors()})
+        copy = self.replace(**{name: value.to(*args, **kwargs) for name, value in self.tensors()})
+        copy._open = None if self.has_occlusion else copy.occlusion
+        return copy
 
     def state_dict(self) -> dict[str, Tensor]:
         """Detached values by name, for `torch.save`."""
@@ -322,6 +334,7 @@ class Material:
         with torch.no_grad():
             for name, value in own.items():
                 value.copy_(state[name])
+        self._open = None
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name}={_checks.shape_text(getattr(self, name))}" for name in _CHANNELS

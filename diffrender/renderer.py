@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
+from diffrender._autograd import is_batched
 from diffrender._surface import Surface
 from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
@@ -321,6 +322,10 @@ class Renderer:
 
     def _is_seen_through(self, fragments: Fragments, images: dict[str, Tensor]) -> bool:
         opacity = images.get("opacity")
+        if opacity is not None and (
+            torch.compiler.is_compiling() or is_batched(opacity) or is_batched(fragments.triangle_id)
+        ):
+            return True  # values cannot decide there; layers without a surface change nothing
         return opacity is not None and bool(((opacity < 1) & (fragments.triangle_id >= 0).unsqueeze(-1)).any())
 
     def _fragments(self, frame: _Frame, layer: int, behind: Fragments | None, outputs: tuple[str, ...]) -> Fragments:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, no_forward_mode, no_second_derivative, register_fake, register_vmap, scatter_algorithm
 
 
 class AntialiasSegments(torch.autograd.Function):
@@ -37,8 +37,8 @@ class AntialiasSegments(torch.autograd.Function):
         none = (None,) * 9
         if not (need_image or need_positions):
             return none
-        grad_image, grad_positions = _AntialiasSegmentsBackward.apply(
-            *ctx.saved_tensors, ctx.cull, grads[0], ctx.blended, need_image, need_positions
+        grad_image, grad_positions = apply(
+            _AntialiasSegmentsBackward, *ctx.saved_tensors, ctx.cull, grads[0], ctx.blended, need_image, need_positions
         )
         return (
             grad_image if need_image else None,
@@ -46,6 +46,13 @@ class AntialiasSegments(torch.autograd.Function):
             grad_positions if need_positions else None,
             *none[3:],
         )
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        """Linear in the image."""
+        if tangents[2] is not None:
+            no_forward_mode("antialias (to clip_positions)")
+        return apply(AntialiasSegments, tangents[0], *inputs[1:])
 
 
 class _AntialiasSegmentsBackward(torch.autograd.Function):

@@ -13,13 +13,22 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import (
+    apply,
+    no_second_derivative,
+    product_of_channels,
+    register_fake,
+    register_vmap,
+    scatter_algorithm,
+)
 from ..lights import VALUES_PER_LIGHT, EnclosingLight, Light, PackedLights, pack_lights
 
 Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
 
 # Which body of a kernel runs (csrc/shade_host.h): the choice is made for tests only.
 _DRIVER_AUTOMATIC = 0
+# Pixels with a copy of the lights each, at a time.
+_SLICE = 4096
 # Most maps that the material of a model has.
 _MAPS = 4
 
@@ -185,9 +194,9 @@ def shade(op: str, arguments: ShadeArguments, options: tuple = ()) -> Tensor:
     # Every argument has its own place, and absent maps are None: torch.compile does not trace *args of a Function.
     material: list[Tensor | None] = [*a.material, *[None] * (_MAPS - len(a.material))]
     flags = (a.view_is_direction, a.two_sided, *options)
-    return _Shade.apply(
-        a.positions, a.normals, a.view, a.geometric_normals, a.triangle_id, a.lights, a.light_types, *material, op,
-        len(a.material), flags,
+    return apply(
+        _Shade, a.positions, a.normals, a.view, a.geometric_normals, a.triangle_id, a.lights, a.light_types, *material,
+        op, len(a.material), flags,
     )  # fmt: skip
 
 
@@ -216,11 +225,69 @@ class _Shade(torch.autograd.Function):
         nothing = (None,) * (7 + _MAPS + 3)
         if not any(asked):
             return nothing
-        results = _ShadeBackward.apply(grads[0], *ctx.saved_tensors, ctx.op, ctx.count, ctx.options, asked)
+        results = apply(_ShadeBackward, grads[0], *ctx.saved_tensors, ctx.op, ctx.count, ctx.options, asked)
         positions, normals, view, lights, *material = (
             grad if needed else None for grad, needed in zip(results, asked, strict=True)
         )
         return positions, normals, view, None, None, lights, None, *material, *nothing[7 + ctx.count :]
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        return shade_tangents(inputs, outputs[0], tangents)
+
+
+def shade_tangents(inputs: Sequence[Any], radiance: Tensor, tangents: Sequence[Any]) -> Tensor:
+    """Forward mode: with maps that no two pixels share, a backward pass per channel gives every pixel's Jacobian.
+
+    The pixels share their lights. Where those have a tangent, the pixels become a batch in which each has its own,
+    slice by slice, so that the copies take little room.
+    """
+    op, count, options = inputs[7 + _MAPS :]
+    places = (0, 1, 2, *range(7, 7 + count))
+    lights, light_types, to_lights = inputs[5], inputs[6], tangents[5]
+    shape = tuple(radiance.shape[:3])
+    is_sliced = to_lights is not None
+    pixels = (shape[0] * shape[1] * shape[2], 1, 1) if is_sliced else shape
+
+    def own(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value.expand(*shape, -1).reshape(*pixels, value.shape[-1])
+
+    maps, moving = [own(inputs[k]) for k in places], [own(tangents[k]) for k in places]
+    geometric_normals, ids = own(inputs[3]), own(None if inputs[4] is None else inputs[4].unsqueeze(-1))
+    if not is_sliced:
+        return _product(maps, moving, geometric_normals, ids, lights, None, light_types, op, options)
+    items = torch.arange(pixels[0], device=radiance.device) // (shape[1] * shape[2]) % lights.shape[0]
+    parts = []
+    for first in range(0, pixels[0], _SLICE):
+        rows = slice(first, first + _SLICE)
+        picked = [[None if value is None else value[rows] for value in values] for values in (maps, moving)]
+        geometric, own_ids = (None if value is None else value[rows] for value in (geometric_normals, ids))
+        values, to_values = lights[items[rows]], to_lights[items[rows]]
+        parts.append(_product(*picked, geometric, own_ids, values, to_values, light_types, op, options))
+    return torch.cat(parts).reshape(radiance.shape) if parts else torch.zeros_like(radiance)
+
+
+def _product(
+    maps: list[Any], moving: list[Any], geometric_normals: Any, ids: Any, lights: Any, to_lights: Any, light_types: Any,
+    op: str, options: tuple,
+) -> Tensor:  # fmt: skip
+    """Jacobian times tangents `moving` of full maps, and `to_lights` of lights that each item has its own of."""
+    positions, count = maps[0], len(maps) - 3
+    material = [*maps[3:], *[None] * (_MAPS - count)]
+    tangents = [*moving[:3], None if to_lights is None else to_lights.flatten(1)[:, None, None], *moving[3:]]
+    asked = tuple(tangent is not None for tangent in tangents)
+    triangle_id = None if ids is None else ids[..., 0]
+
+    def rows(channel: int) -> list[Any]:
+        one = torch.zeros_like(positions)
+        one[..., channel] = 1
+        results = apply(
+            _ShadeBackward, one, *maps[:3], geometric_normals, triangle_id, lights, light_types, *material, op, count,
+            options, asked,
+        )  # fmt: skip
+        return [*results[:3], None if to_lights is None else results[3].flatten(1)[:, None, None], *results[4:]]
+
+    return product_of_channels(rows, 3, tangents)
 
 
 class _ShadeBackward(torch.autograd.Function):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, no_forward_mode, no_second_derivative, register_fake, register_vmap, scatter_algorithm
 from ._segments import AntialiasSegments
 from .rasterize import Fragments
 from .topology import edge_topology
@@ -126,7 +126,7 @@ def antialias(
         topology = _check_index_array(topology, "topology", indices)
     _checks.check_same_type("antialias", "topology", topology, "clip_positions", positions)
     if method == "pairs":
-        return _AntialiasPairs.apply(colors, triangle_id, positions, indices, topology)[0]
+        return apply(_AntialiasPairs, colors, triangle_id, positions, indices, topology)[0]
     if seams is not None:
         seams = _check_index_array(seams, "seams", indices)
         _checks.check_same_type("antialias", "seams", seams, "clip_positions", positions)
@@ -135,8 +135,17 @@ def antialias(
         if ranges.shape[0] != triangle_id.shape[0]:
             expected = f"have one row per item of fragments ({triangle_id.shape[0]})"
             _checks.fail(ValueError, "antialias", "ranges", expected, str(ranges.shape[0]))
-    return AntialiasSegments.apply(
-        colors, triangle_id, positions, indices, topology, ranges, seams, _checks.CULL[cull], forward == "area"
+    return apply(
+        AntialiasSegments,
+        colors,
+        triangle_id,
+        positions,
+        indices,
+        topology,
+        ranges,
+        seams,
+        _checks.CULL[cull],
+        forward == "area",
     )
 
 
@@ -169,10 +178,17 @@ class _AntialiasPairs(torch.autograd.Function):
         need_image, need_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
         if not (need_image or need_positions):
             return None, None, None, None, None
-        grad_image, grad_positions = _AntialiasPairsBackward.apply(
-            *ctx.saved_tensors, grads[0], need_image, need_positions
+        grad_image, grad_positions = apply(
+            _AntialiasPairsBackward, *ctx.saved_tensors, grads[0], need_image, need_positions
         )
         return grad_image if need_image else None, None, grad_positions if need_positions else None, None, None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        """Linear in the image."""
+        if tangents[2] is not None:
+            no_forward_mode("antialias (to clip_positions)")
+        return apply(_AntialiasPairs, tangents[0], *inputs[1:])[0], None
 
 
 class _AntialiasPairsBackward(torch.autograd.Function):

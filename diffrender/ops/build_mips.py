@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import _checks
-from .._autograd import register_fake, register_vmap
+from .._autograd import apply, register_fake, register_vmap
 
 
 def build_mips(texture: torch.Tensor, *, max_level: int | None = None) -> tuple[torch.Tensor, ...]:
@@ -73,7 +73,7 @@ def last_level(function: str, height: int, width: int, max_level: int | None) ->
 
 def pack_mips(texture: torch.Tensor, last: int) -> torch.Tensor:
     """Levels 1 ... last of a texture (B, F, H, W, C) one after the other, (B, texels, C)."""
-    return _BuildMips.apply(texture, last)
+    return apply(_BuildMips, texture, last)
 
 
 class _BuildMips(torch.autograd.Function):
@@ -90,7 +90,11 @@ class _BuildMips(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
-        return _BuildMipsBackward.apply(grads[0], *ctx.sizes), None
+        return apply(_BuildMipsBackward, grads[0], *ctx.sizes), None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        return apply(_BuildMips, tangents[0], inputs[1])
 
 
 class _BuildMipsBackward(torch.autograd.Function):
@@ -106,7 +110,7 @@ class _BuildMipsBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
-        return _BuildMips.apply(grads[0], ctx.last), None, None, None, None
+        return apply(_BuildMips, grads[0], ctx.last), None, None, None, None
 
 
 @register_fake("build_mips")

@@ -19,10 +19,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, is_batched, no_second_derivative, register_fake, register_vmap, scatter_algorithm
 from .rasterize import Fragments
 
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
@@ -152,13 +151,13 @@ def _coverage_with_driver(
     if ranges is not None:
         ranges = _checks.check_ranges("coverage", ranges, positions, indices.shape[0])
         batch = ranges.shape[0]
-    if any(_is_batched(t) for t in (positions, indices, ranges)):
+    if any(is_batched(t) for t in (positions, indices, ranges)):
         raise NotImplementedError(
             "coverage: vmap is not supported: the number of fragments depends on the values. "
             "Use the batch axis of clip_positions."
         )
-    triangle_id, weight, barycentrics, depth, pixel, offsets, *_ = _Coverage.apply(
-        positions, indices.to(torch.int32), ranges, height, width, _checks.CULL[cull], merge_adjacent, driver
+    triangle_id, weight, barycentrics, depth, pixel, offsets, *_ = apply(
+        _Coverage, positions, indices.to(torch.int32), ranges, height, width, _checks.CULL[cull], merge_adjacent, driver
     )
     return Coverage(triangle_id, weight, barycentrics, depth, pixel, offsets, (batch, height, width))
 
@@ -243,16 +242,9 @@ def packed_attributes(
     return attributes.reshape(1, batch * vertices, -1), packed, fragments._replace(triangle_id=ids.view(1, 1, -1))
 
 
-def _is_batched(tensor: torch.Tensor | None) -> bool:
-    while tensor is not None and _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_batchedtensor(tensor):
-            return True
-        tensor = _functorch.get_unwrapped(tensor)
-    return False
-
-
 class _Coverage(torch.autograd.Function):
     generate_vmap_rule = True
+    takes_missing_cotangents = True
 
     @staticmethod
     def forward(positions, triangles, ranges, height, width, cull, merge, driver):
@@ -288,8 +280,15 @@ class _Coverage(torch.autograd.Function):
         nothing = (None,) * 7
         if not ctx.needs_input_grad[0] or (grad_weight is grad_barycentrics is grad_depth is None):
             return (None, *nothing)
-        grad = _CoverageBackward.apply(
-            *ctx.saved_tensors, ctx.longest, ctx.height, ctx.width, grad_weight, grad_barycentrics, grad_depth
+        grad = apply(
+            _CoverageBackward,
+            *ctx.saved_tensors,
+            ctx.longest,
+            ctx.height,
+            ctx.width,
+            grad_weight,
+            grad_barycentrics,
+            grad_depth,
         )
         return (grad, *nothing)
 

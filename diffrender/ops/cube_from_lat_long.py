@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._autograd import register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, register_fake, register_vmap, scatter_algorithm
 
 
 def cube_from_lat_long(panorama: Tensor, size: int | None = None) -> Tensor:
@@ -53,7 +53,7 @@ def cube_from_lat_long(panorama: Tensor, size: int | None = None) -> Tensor:
     if not 1 <= size <= 8192:
         _checks.fail(ValueError, name, "size", "lie in [1, 8192]", str(size))
     shared = picture.dim() == 3
-    cube = _CubeFromLatLong.apply(picture[None] if shared else picture, size)
+    cube = apply(_CubeFromLatLong, picture[None] if shared else picture, size)
     return cube[0] if shared else cube
 
 
@@ -71,7 +71,11 @@ class _CubeFromLatLong(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
-        return _CubeFromLatLongBackward.apply(grads[0], *ctx.shape, ctx.size), None
+        return apply(_CubeFromLatLongBackward, grads[0], *ctx.shape, ctx.size), None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        return apply(_CubeFromLatLong, tangents[0], inputs[1])
 
 
 class _CubeFromLatLongBackward(torch.autograd.Function):
@@ -89,7 +93,7 @@ class _CubeFromLatLongBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         # The transpose of the transpose.
-        return _CubeFromLatLong.apply(grads[0], ctx.size), None, None, None
+        return apply(_CubeFromLatLong, grads[0], ctx.size), None, None, None
 
 
 @register_fake("cube_from_lat_long")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap
+from .._autograd import apply, no_second_derivative, register_fake, register_vmap
 from .rasterize import Fragments, _RasterizeBackward
 
 
@@ -71,14 +71,15 @@ def fragments_at(
     if not 0 <= first_row <= height - rows:
         expected = f"lie in [0, {height - rows}], so that {rows} rows fit an image of {height}"
         _checks.fail(ValueError, name, "first_row", expected, str(first_row))
-    barycentrics, depth, gradients = _FragmentsAt.apply(
-        positions, indices.to(torch.int32), triangle_id, height, first_row, bool(derivatives)
+    barycentrics, depth, gradients = apply(
+        _FragmentsAt, positions, indices.to(torch.int32), triangle_id, height, first_row, bool(derivatives)
     )
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
 
 
 class _FragmentsAt(torch.autograd.Function):
     generate_vmap_rule = True
+    takes_missing_cotangents = True
 
     @staticmethod
     def forward(positions, triangles, triangle_id, height, first_row, derivatives):
@@ -99,11 +100,18 @@ class _FragmentsAt(torch.autograd.Function):
         if not ctx.needs_input_grad[0] or (grad_barycentrics is grad_depth is grad_derivatives is None):
             return (None, *nothing)
         positions, triangles, triangle_id = ctx.saved_tensors
-        grad = _FragmentsAtBackward.apply(
-            positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, ctx.height,
-            ctx.first_row,
+        grad = apply(
+            _FragmentsAtBackward, positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives,
+            ctx.height, ctx.first_row,
         )  # fmt: skip
         return (grad, *nothing)
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        from ._fragment_tangents import fragment_tangents
+
+        moved = fragment_tangents(*inputs[:3], outputs[0], tangents[0], *inputs[3:])
+        return *moved[:2], moved[2] if inputs[5] else torch.zeros_like(outputs[2])
 
 
 class _FragmentsAtBackward(_RasterizeBackward):

@@ -14,7 +14,7 @@ from typing import Any, overload
 import torch
 
 from .. import _checks
-from .._autograd import register_fake, register_vmap, scatter_algorithm
+from .._autograd import added, apply, register_fake, register_vmap, scatter_algorithm
 from .coverage import Coverage, packed_attributes
 from .rasterize import Fragments
 
@@ -90,7 +90,7 @@ def interpolate(
         _checks.fail(ValueError, "interpolate", "attributes", expected, str(values.shape[0]))
     _checks.check_rows("interpolate", indices, triangle_id)
     indices = indices.to(torch.int32)
-    result = _Interpolate.apply(values, indices, triangle_id, barycentrics, 1.0)
+    result = apply(_Interpolate, values, indices, triangle_id, barycentrics, 1.0)
     if derivatives is None:
         return result
     channels = _derivative_channels(derivatives, values.shape[2])
@@ -100,7 +100,7 @@ def interpolate(
     _checks.check_pixels("interpolate", "fragments.derivatives", fragments.derivatives, triangle_id, 4)
     picked = values if channels is None else values[..., channels]
     slopes = [
-        _Interpolate.apply(picked, indices, triangle_id, fragments.derivatives[..., axis::2], 0.0) for axis in (0, 1)
+        apply(_Interpolate, picked, indices, triangle_id, fragments.derivatives[..., axis::2], 0.0) for axis in (0, 1)
     ]
     return result, torch.stack(slopes, dim=-1).flatten(-2)
 
@@ -140,8 +140,16 @@ class _Interpolate(torch.autograd.Function):
         need_attributes, need_weights = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
         if not (need_attributes or need_weights):
             return None, None, None, None, None
-        grad_attributes, grad_weights = _InterpolateBackward.apply(
-            attributes, triangles, triangle_id, weights, grads[0], ctx.total, need_attributes, need_weights
+        grad_attributes, grad_weights = apply(
+            _InterpolateBackward,
+            attributes,
+            triangles,
+            triangle_id,
+            weights,
+            grads[0],
+            ctx.total,
+            need_attributes,
+            need_weights,
         )
         return (
             grad_attributes if need_attributes else None,
@@ -150,6 +158,17 @@ class _Interpolate(torch.autograd.Function):
             grad_weights if need_weights else None,
             None,
         )
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        """Bilinear: the tangent of sum_k w_k A_k is sum_k w_k A'_k + sum_k w'_k A_k, where the w'_k add to 0."""
+        attributes, triangles, triangle_id, weights, total = inputs
+        parts = []
+        if tangents[0] is not None:
+            parts.append(apply(_Interpolate, tangents[0], triangles, triangle_id, weights, total))
+        if tangents[3] is not None:
+            parts.append(apply(_Interpolate, attributes, triangles, triangle_id, tangents[3], 0.0))
+        return added(*parts)
 
 
 class _InterpolateBackward(torch.autograd.Function):
@@ -189,17 +208,33 @@ class _InterpolateBackward(torch.autograd.Function):
         cotangent_weights = grads[1] if ctx.need_weights else None
         to_attributes = to_weights = to_grad = None
         if cotangent_attributes is not None:
-            to_grad = _Interpolate.apply(cotangent_attributes, triangles, triangle_id, weights, ctx.total)
+            to_grad = apply(_Interpolate, cotangent_attributes, triangles, triangle_id, weights, ctx.total)
             if ctx.needs_input_grad[3]:
-                to_weights = _InterpolateBackward.apply(
-                    cotangent_attributes, triangles, triangle_id, weights, grad_values, ctx.total, False, True
+                to_weights = apply(
+                    _InterpolateBackward,
+                    cotangent_attributes,
+                    triangles,
+                    triangle_id,
+                    weights,
+                    grad_values,
+                    ctx.total,
+                    False,
+                    True,
                 )[1]
         if cotangent_weights is not None:
-            term = _Interpolate.apply(attributes, triangles, triangle_id, cotangent_weights, 0.0)
+            term = apply(_Interpolate, attributes, triangles, triangle_id, cotangent_weights, 0.0)
             to_grad = term if to_grad is None else to_grad + term
             if ctx.needs_input_grad[0]:
-                to_attributes = _InterpolateBackward.apply(
-                    attributes, triangles, triangle_id, cotangent_weights, grad_values, 0.0, True, False
+                to_attributes = apply(
+                    _InterpolateBackward,
+                    attributes,
+                    triangles,
+                    triangle_id,
+                    cotangent_weights,
+                    grad_values,
+                    0.0,
+                    True,
+                    False,
                 )[0]
         return to_attributes, None, None, to_weights, to_grad, None, None, None
 

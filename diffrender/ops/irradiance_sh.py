@@ -23,7 +23,15 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import (
+    added,
+    apply,
+    no_second_derivative,
+    product_of_channels,
+    register_fake,
+    register_vmap,
+    scatter_algorithm,
+)
 from ._cube import cube_texels
 from ._shade import as_map, as_triangle_id
 
@@ -91,7 +99,7 @@ def irradiance_sh(
         triangle_id = as_triangle_id("irradiance_sh", mask, tuple(shape), directions)
     factors = [_COSINE[degree] * sign for degree, sign in zip(_DEGREE, _basis(convention), strict=True)]
     scaled = table * torch.tensor(factors, dtype=table.dtype, device=table.device).unsqueeze(-1)
-    return _IrradianceSh.apply(scaled, directions, triangle_id)
+    return apply(_IrradianceSh, scaled, directions, triangle_id)
 
 
 def sh_from_environment(environment: Tensor, *, convention: str = "unsigned") -> Tensor:
@@ -127,7 +135,8 @@ def sh_from_environment(environment: Tensor, *, convention: str = "unsigned") ->
     weights = _evaluate_basis(directions, convention) * solid_angle.unsqueeze(-1)
     weights = weights.reshape(-1, 9).to(radiance)
     lead = radiance.shape[: -4 if is_cube else -3]
-    return weights.T @ radiance.reshape(*lead, -1, radiance.shape[-1])
+    with torch.autocast(radiance.device.type, enabled=False):
+        return weights.T @ radiance.reshape(*lead, -1, radiance.shape[-1])
 
 
 def window_sh(coefficients: Tensor, strength: float) -> Tensor:
@@ -187,10 +196,28 @@ class _IrradianceSh(torch.autograd.Function):
         need_coefficients, need_normals = ctx.needs_input_grad[:2]
         if not (need_coefficients or need_normals):
             return None, None, None
-        to_coefficients, to_normals = _IrradianceShBackward.apply(
-            *ctx.saved_tensors, grads[0], need_coefficients, need_normals
+        to_coefficients, to_normals = apply(
+            _IrradianceShBackward, *ctx.saved_tensors, grads[0], need_coefficients, need_normals
         )
         return to_coefficients if need_coefficients else None, to_normals if need_normals else None, None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        coefficients, normals, triangle_id = inputs
+        parts = []
+        if tangents[0] is not None:
+            parts.append(apply(_IrradianceSh, tangents[0], normals, triangle_id))  # linear in them
+        if tangents[1] is not None:
+            pixels = (*outputs[0].shape[:3], 3)
+
+            def rows(channel: int) -> list[Any]:
+                one = slice(channel, channel + 1)
+                ones = torch.ones_like(outputs[0][..., one])
+                own = coefficients[..., one]
+                return [apply(_IrradianceShBackward, own, normals.expand(pixels), triangle_id, ones, False, True)[1]]
+
+            parts.append(product_of_channels(rows, coefficients.shape[-1], [tangents[1].expand(pixels)]))
+        return added(*parts)
 
 
 class _IrradianceShBackward(torch.autograd.Function):

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import (
+    apply,
+    no_second_derivative,
+    product_of_channels,
+    register_fake,
+    register_vmap,
+    scatter_algorithm,
+)
 from ._shade import as_map, as_triangle_id, check_sizes
 
 # Direction of the green channel: up in the picture (glTF, OpenGL, Blender) or down (DirectX, Unreal).
@@ -114,7 +121,7 @@ def perturb_normals(
     if mask is not None:
         shape = torch.broadcast_shapes(*(tensor.shape[:3] for tensor in maps.values()))
         triangle_id = as_triangle_id(name, mask, tuple(shape), first)
-    return _PerturbNormals.apply(*tensors, geometric, view, triangle_id, convention == "opengl", float(grazing))
+    return apply(_PerturbNormals, *tensors, geometric, view, triangle_id, convention == "opengl", float(grazing))
 
 
 class _PerturbNormals(torch.autograd.Function):
@@ -137,8 +144,23 @@ class _PerturbNormals(torch.autograd.Function):
         needs = ctx.needs_input_grad[:6]
         if not any(needs):
             return (None,) * 9
-        results = _PerturbNormalsBackward.apply(grads[0], *ctx.saved_tensors, ctx.green_up, ctx.grazing, needs)
+        results = apply(_PerturbNormalsBackward, grads[0], *ctx.saved_tensors, ctx.green_up, ctx.grazing, needs)
         return *(grad if need else None for grad, need in zip(results, needs, strict=True)), None, None, None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        *maps, triangle_id, green_up, grazing = inputs
+        needs = tuple(tangent is not None for tangent in tangents[:6])
+        pixels = outputs[0].shape[:3]
+        # Every pixel with its own maps.
+        full, moving = ([None if t is None else t.expand(*pixels, -1) for t in ts] for ts in (maps, tangents[:6]))
+
+        def rows(channel: int) -> Any:
+            one = torch.zeros_like(outputs[0])
+            one[..., channel] = 1
+            return apply(_PerturbNormalsBackward, one, *full, triangle_id, green_up, grazing, needs)
+
+        return product_of_channels(rows, 3, moving)
 
 
 class _PerturbNormalsBackward(torch.autograd.Function):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._autograd import register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, register_fake, register_vmap, scatter_algorithm
 from ._cube import cube_texels, halve_sums
 
 MINIMUM_ROUGHNESS = 0.01
@@ -110,7 +110,7 @@ class _Energies(NamedTuple):
 
 
 def _filter(energies: _Energies, roughness: float, size: int, tolerance: float) -> Tensor:
-    return _Prefilter.apply(*energies, size, float(roughness) ** 4, tolerance)[0]
+    return apply(_Prefilter, *energies, size, float(roughness) ** 4, tolerance)[0]
 
 
 def _energies(environment: Tensor) -> _Energies:
@@ -156,7 +156,11 @@ class _Prefilter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         nodes, total = ctx.saved_tensors
-        return _PrefilterBackward.apply(grads[0], total, nodes, *ctx.options), *(None,) * 6
+        return apply(_PrefilterBackward, grads[0], total, nodes, *ctx.options), *(None,) * 6
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        return apply(_Prefilter, tangents[0], *inputs[1:])[0], None
 
 
 class _PrefilterBackward(torch.autograd.Function):
@@ -177,7 +181,7 @@ class _PrefilterBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         # The transpose of the transpose.
-        return _Prefilter.apply(grads[0], ctx.saved_tensors[0], *ctx.options)[0], *(None,) * 7
+        return apply(_Prefilter, grads[0], ctx.saved_tensors[0], *ctx.options)[0], *(None,) * 7
 
 
 @register_fake("prefilter_environment")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, no_second_derivative, register_fake, register_vmap, scatter_algorithm
 
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
 
@@ -116,14 +116,24 @@ def _rasterize_with_driver(
             expected = f"have fragments of shape ({batch}, {height}, {width})"
             _checks.fail(ValueError, "rasterize", "beneath", expected, _checks.shape_text(beneath_id))
         _checks.check_same_type("rasterize", "beneath", beneath_id, "clip_positions", positions)
-    triangle_id, barycentrics, depth, gradients = _Rasterize.apply(
-        positions, indices.to(torch.int32), ranges, beneath_id, height, width, _checks.CULL[cull], derivatives, driver
+    triangle_id, barycentrics, depth, gradients = apply(
+        _Rasterize,
+        positions,
+        indices.to(torch.int32),
+        ranges,
+        beneath_id,
+        height,
+        width,
+        _checks.CULL[cull],
+        derivatives,
+        driver,
     )
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
 
 
 class _Rasterize(torch.autograd.Function):
     generate_vmap_rule = True
+    takes_missing_cotangents = True
 
     @staticmethod
     def forward(positions, triangles, ranges, beneath, height, width, cull, derivatives, driver):
@@ -148,10 +158,27 @@ class _Rasterize(torch.autograd.Function):
         if not ctx.needs_input_grad[0] or (grad_barycentrics is grad_depth is grad_derivatives is None):
             return (None, *nothing)
         positions, triangles, triangle_id = ctx.saved_tensors
-        grad = _RasterizeBackward.apply(
-            positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, -1, 0
+        grad = apply(
+            _RasterizeBackward,
+            positions,
+            triangles,
+            triangle_id,
+            grad_barycentrics,
+            grad_depth,
+            grad_derivatives,
+            -1,
+            0,
         )
         return (grad, *nothing)
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        # It is made of ops that need the Fragments of this module.
+        from ._fragment_tangents import fragment_tangents
+
+        positions, triangles, _, _, height, _, _, has_derivatives, _ = inputs
+        moved = fragment_tangents(positions, triangles, outputs[0], outputs[1], tangents[0], height, 0, has_derivatives)
+        return None, *moved[:2], moved[2] if has_derivatives else torch.zeros_like(outputs[3])
 
 
 class _RasterizeBackward(torch.autograd.Function):

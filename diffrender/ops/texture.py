@@ -10,13 +10,21 @@ Second derivatives are exact for `nearest` and `linear`; with mips they raise No
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import (
+    added,
+    apply,
+    no_second_derivative,
+    product_of_channels,
+    register_fake,
+    register_vmap,
+    scatter_algorithm,
+)
 from .build_mips import last_level, pack_mips
 
 # As in csrc/texture.h and csrc/texture_plane.h.
@@ -88,13 +96,13 @@ def texture(
     taps = _anisotropy(max_anisotropy, mode, steps)
     height, width = values.shape[1:3]
     if mode in ("nearest", "linear"):
-        return _Texture.apply(values, coordinates, FILTERS[mode], wrap_u, wrap_v)
+        return apply(_Texture, values, coordinates, FILTERS[mode], wrap_u, wrap_v)
     last = last_level("texture", height, width, max_level)
     if mips is None:
         packed = pack_mips(values.unsqueeze(1), last)
     else:
         packed, last = pack_levels("texture", mips, values, shared, last)
-    return _TextureMips.apply(values, packed, coordinates, steps, bias, FILTERS[mode], wrap_u, wrap_v, last, taps)
+    return apply(_TextureMips, values, packed, coordinates, steps, bias, FILTERS[mode], wrap_u, wrap_v, last, taps)
 
 
 # --- checks, shared with texture_cube --------------------------------------------------------------
@@ -225,6 +233,40 @@ def _anisotropy(taps: object, filter_mode: str, derivatives: torch.Tensor | None
     return taps
 
 
+def lookup_tangents(
+    look_up: Callable, gradients: Callable, texture: Any, mips: Any, values: Any, tangents: Sequence[Any]
+) -> Any:
+    """Forward mode of a look-up with mips.
+
+    Args:
+        look_up: texture, mips -> values.
+        gradients: texture, mips, cotangent, which are needed -> those to texture, mips, and the three of each look-up.
+        values: what was looked up.
+        tangents: of texture, mips, coordinates, derivatives and bias, or None.
+    """
+    parts = []
+    if tangents[0] is not None or (mips is not None and tangents[1] is not None):
+        # Linear in the texels of all levels together.
+        rest = None if mips is None else torch.zeros_like(mips) if tangents[1] is None else tangents[1]
+        parts.append(look_up(torch.zeros_like(texture) if tangents[0] is None else tangents[0], rest))
+    moving = tangents[2:5]
+    if any(tangent is not None for tangent in moving):
+        needs = (False, False, *(tangent is not None for tangent in moving))
+        # The bias has no axis of channels.
+        rows_of = [None if t is None else t.unsqueeze(-1) if k == 2 else t for k, t in enumerate(moving)]
+
+        def rows(channel: int) -> list[Any]:
+            one = slice(channel, channel + 1)
+            level_0, others = texture[..., one], None if mips is None else mips[..., one]
+            to_coordinates, to_derivatives, to_bias = gradients(
+                level_0, others, torch.ones_like(values[..., one]), needs
+            )[2:]
+            return [to_coordinates, to_derivatives, to_bias.unsqueeze(-1)]
+
+        parts.append(product_of_channels(rows, texture.shape[-1], rows_of))
+    return added(*parts)
+
+
 # --- autograd ------------------------------------------------------------------------------------
 
 
@@ -248,10 +290,24 @@ class _Texture(torch.autograd.Function):
         need_texture, need_texcoords = ctx.needs_input_grad[:2]
         if not (need_texture or need_texcoords):
             return None, None, None, None, None
-        grad_texture, grad_texcoords = _TextureBackward.apply(
-            texture, texcoords, grads[0], *ctx.modes, need_texture, need_texcoords
+        grad_texture, grad_texcoords = apply(
+            _TextureBackward, texture, texcoords, grads[0], *ctx.modes, need_texture, need_texcoords
         )
         return grad_texture if need_texture else None, grad_texcoords if need_texcoords else None, None, None, None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        """Linear in the texels. To texcoords, with J their Jacobian: the backward pass is J^T g, and the derivative of
+        <u, J^T g> to g is J u.
+        """
+        texture, texcoords, filter_mode, *wraps = inputs
+        parts = []
+        if tangents[0] is not None:
+            parts.append(apply(_Texture, tangents[0], texcoords, filter_mode, *wraps))
+        if tangents[1] is not None and filter_mode != FILTERS["nearest"]:
+            nothing = torch.zeros_like(outputs[0])
+            parts.append(apply(_TextureBackwardTwice, texture, texcoords, nothing, tangents[1], *wraps)[0])
+        return added(*parts) if parts else torch.zeros_like(outputs[0])
 
 
 class _TextureBackward(torch.autograd.Function):
@@ -281,12 +337,12 @@ class _TextureBackward(torch.autograd.Function):
         filter_mode, wrap_u, wrap_v = ctx.modes
         to_texture = to_texcoords = to_grad = None
         if ctx.need_texture:
-            to_grad = _Texture.apply(grads[0], texcoords, *ctx.modes)
+            to_grad = apply(_Texture, grads[0], texcoords, *ctx.modes)
             if ctx.needs_input_grad[1]:
-                to_texcoords = _TextureBackward.apply(grads[0], texcoords, grad_values, *ctx.modes, False, True)[1]
+                to_texcoords = apply(_TextureBackward, grads[0], texcoords, grad_values, *ctx.modes, False, True)[1]
         if ctx.need_texcoords and filter_mode != FILTERS["nearest"]:
-            term, to_texture, mixed = _TextureBackwardTwice.apply(
-                texture, texcoords, grad_values, grads[1], wrap_u, wrap_v
+            term, to_texture, mixed = apply(
+                _TextureBackwardTwice, texture, texcoords, grad_values, grads[1], wrap_u, wrap_v
             )
             to_grad = term if to_grad is None else to_grad + term
             to_texcoords = mixed if to_texcoords is None else to_texcoords + mixed
@@ -330,8 +386,20 @@ class _TextureMips(torch.autograd.Function):
         needs = ctx.needs_input_grad[:5]
         if not any(needs):
             return (None,) * 10
-        results = _TextureMipsBackward.apply(*ctx.saved_tensors, grads[0], ctx.modes, needs)
+        results = apply(_TextureMipsBackward, *ctx.saved_tensors, grads[0], ctx.modes, needs)
         return *(grad if need else None for grad, need in zip(results, needs, strict=True)), *(None,) * 5
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        modes = tuple(inputs[5:])
+
+        def look_up(texture: Any, mips: Any) -> Any:
+            return apply(_TextureMips, texture, mips, *inputs[2:5], *modes)
+
+        def gradients(texture: Any, mips: Any, ones: Any, needs: tuple[bool, ...]) -> Any:
+            return apply(_TextureMipsBackward, texture, mips, *inputs[2:5], ones, modes, needs)
+
+        return lookup_tangents(look_up, gradients, inputs[0], inputs[1], outputs[0], tangents[:5])
 
 
 class _TextureMipsBackward(torch.autograd.Function):

@@ -16,9 +16,18 @@ from typing import Any
 import torch
 
 from .. import _checks
-from .._autograd import no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, no_second_derivative, register_fake, register_vmap, scatter_algorithm
 from .build_mips import last_level, pack_mips
-from .texture import FILTERS, check_level, check_lookups, check_per_lookup, check_texture, choose_filter, pack_levels
+from .texture import (
+    FILTERS,
+    check_level,
+    check_lookups,
+    check_per_lookup,
+    check_texture,
+    choose_filter,
+    lookup_tangents,
+    pack_levels,
+)
 
 
 def texture_cube(
@@ -78,7 +87,7 @@ def texture_cube(
             packed, last = pack_levels("texture_cube", mips, values, shared, last)
     else:
         steps = bias = None
-    return _TextureCube.apply(values, packed, lookups, steps, bias, FILTERS[mode], last)
+    return apply(_TextureCube, values, packed, lookups, steps, bias, FILTERS[mode], last)
 
 
 class _TextureCube(torch.autograd.Function):
@@ -98,8 +107,20 @@ class _TextureCube(torch.autograd.Function):
         needs = ctx.needs_input_grad[:5]
         if not any(needs):
             return (None,) * 7
-        results = _TextureCubeBackward.apply(*ctx.saved_tensors, grads[0], ctx.modes, needs)
+        results = apply(_TextureCubeBackward, *ctx.saved_tensors, grads[0], ctx.modes, needs)
         return *(grad if need else None for grad, need in zip(results, needs, strict=True)), None, None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        modes = tuple(inputs[5:])
+
+        def look_up(texture: Any, mips: Any) -> Any:
+            return apply(_TextureCube, texture, mips, *inputs[2:5], *modes)
+
+        def gradients(texture: Any, mips: Any, ones: Any, needs: tuple[bool, ...]) -> Any:
+            return apply(_TextureCubeBackward, texture, mips, *inputs[2:5], ones, modes, needs)
+
+        return lookup_tangents(look_up, gradients, inputs[0], inputs[1], outputs[0], tangents[:5])
 
 
 class _TextureCubeBackward(torch.autograd.Function):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from tests.ops.contract import CONTRACTS, Contract, Example
 from tests.support.vocabulary import relative_error, rnd
@@ -206,6 +207,20 @@ def test_ragged_op_breaks_the_graph_and_refuses_vmap(contract: Contract, example
             torch.func.vmap(call)(stack)
 
 
+@QUIET
+@pytest.mark.parametrize(("contract", "example"), FIXED)
+def test_compile_fullgraph_without_gradients(contract: Contract, example: Example):
+    """Of inputs that need none, and of those that do under no_grad."""
+    torch._dynamo.reset()
+    compiled = torch.compile(example.call, fullgraph=True, backend="eager")
+    truth = example.call(*example.tensors())
+    for leaves, enabled in ((example.tensors(), True), (with_grad(example.tensors()), False)):
+        with torch.set_grad_enabled(enabled):
+            for value, expected in zip(compiled(*leaves), truth, strict=True):
+                assert torch.equal(value, expected)
+                assert not value.requires_grad
+
+
 @pytest.mark.parametrize(("contract", "example"), FIRST)
 def test_batched_cotangents_equal_a_loop(contract: Contract, example: Example):
     """is_grads_batched=True, which jacrev and torch.autograd.functional.jacobian(vectorize=True) use."""
@@ -219,25 +234,115 @@ def test_batched_cotangents_equal_a_loop(contract: Contract, example: Example):
             torch.testing.assert_close(value[i], truth, rtol=1e-12, atol=1e-12)
 
 
+def directions(contract, example, seed):
+    """Tangents of the arguments that have a forward mode, zero for the others."""
+    pairs = enumerate(example.arguments.items())
+    return [
+        rnd(*x.shape, seed=seed + k, dtype=F64) * (name not in contract.reverse_mode_only) for k, (name, x) in pairs
+    ]
+
+
+def forward_product(contract, example, tangents):
+    """Outputs and products with the Jacobian, with tangents only where forward mode goes."""
+    inputs = example.tensors()
+    chosen = [k for k, name in enumerate(example.arguments) if name not in contract.reverse_mode_only]
+
+    def call(*moving):
+        return example.call(*[moving[chosen.index(k)] if k in chosen else x for k, x in enumerate(inputs)])
+
+    return torch.func.jvp(call, tuple(inputs[k] for k in chosen), tuple(tangents[k] for k in chosen))
+
+
+def magnitude(outputs, weights):
+    """Size of the terms of a weighted sum, which its rounding is measured by."""
+    return sum((x * w).abs().sum() for x, w in zip(outputs, weights, strict=True))
+
+
+def has_forward_mode(contract, example):
+    return any(name not in contract.reverse_mode_only for name in example.arguments)
+
+
+@QUIET
+@pytest.mark.parametrize(("contract", "example"), EXAMPLES)
+def test_forward_mode_is_the_transpose_of_reverse_mode(contract: Contract, example: Example):
+    if not has_forward_mode(contract, example):
+        pytest.skip("has no forward mode")
+    inputs, tangents = example.tensors(), directions(contract, example, 40)
+    outputs, products = forward_product(contract, example, tangents)
+    assert all(torch.equal(a, b) for a, b in zip(outputs, example.call(*inputs), strict=True))
+    weights = cotangents(products)
+    forward = weighted_sum(products, weights)
+    backward = weighted_sum(gradients(example.call, inputs, weights), tangents)
+    assert abs(forward - backward) <= FLOAT64_TOLERANCE * magnitude(products, weights)
+    # Each argument alone, so that others without a tangent are left out rather than taken as zero.
+    for which, name in enumerate(example.arguments):
+        if name in contract.reverse_mode_only:
+            continue
+        fixed = lambda x, which=which: example.call(*[x if k == which else y for k, y in enumerate(inputs)])  # noqa: E731
+        _, alone = torch.func.jvp(fixed, (inputs[which],), (tangents[which],))
+        weights = cotangents(alone)
+        grad = gradients(example.call, inputs, weights)[which]
+        error = weighted_sum(alone, weights) - (grad * tangents[which]).sum()
+        assert abs(error) <= FLOAT64_TOLERANCE * magnitude(alone, weights), name
+
+
 @QUIET
 @pytest.mark.parametrize(("contract", "example"), FIRST)
-def test_forward_mode_is_right_or_refused(contract: Contract, example: Example):
-    """Never a silent zero: either the product with the Jacobian, or an error that says so."""
-    inputs = example.tensors()
-    tangents = [rnd(*x.shape, seed=k, dtype=F64) for k, x in enumerate(inputs)]
+def test_forward_mode_under_other_transforms(contract: Contract, example: Example):
+    """jacfwd, which is vmap of jvp; dual tensors; and never a wrong derivative of it: right, or refused by name."""
+    if not has_forward_mode(contract, example):
+        pytest.skip("has no forward mode")
+    inputs, tangents = example.tensors(), directions(contract, example, 40)
+    which = next(k for k, name in enumerate(example.arguments) if name not in contract.reverse_mode_only)
+    fixed = lambda x: example.call(*[x if k == which else y for k, y in enumerate(inputs)])  # noqa: E731
+    _, alone = torch.func.jvp(fixed, (inputs[which],), (tangents[which],))
+    with forward_ad.dual_level():
+        duals = fixed(forward_ad.make_dual(inputs[which], tangents[which]))
+        for dual, product in zip(duals, alone, strict=True):
+            assert torch.equal(forward_ad.unpack_dual(dual).tangent, product)
+    if not contract.ragged:
+        two = torch.stack([tangents[which], 2 * tangents[which]])
+        batched = torch.func.vmap(lambda t: torch.func.jvp(fixed, (inputs[which],), (t,))[1])(two)
+        for values, product in zip(batched, alone, strict=True):
+            torch.testing.assert_close(values, torch.stack([product, 2 * product]), rtol=1e-12, atol=1e-12)
+
+    leaf = inputs[which].clone().requires_grad_()
+    products = torch.func.jvp(fixed, (leaf,), (tangents[which],))[1]
+    live = [x for x in products if x.requires_grad]
+    if not live:
+        return  # linear
     try:
-        _, products = torch.func.jvp(example.call, tuple(inputs), tuple(tangents))
-    except (RuntimeError, NotImplementedError) as error:
+        (grad,) = torch.autograd.grad(sum((x**2).sum() for x in live), leaf)
+    except NotImplementedError as error:
         refusal = str(error)
     else:
         refusal = ""
     if refusal:
-        assert re.search("jvp|forward", refusal)
+        assert refusal.startswith(contract.name)
         return
-    weights = cotangents(products)
-    forward = weighted_sum(products, weights)
-    backward = weighted_sum(gradients(example.call, inputs, weights), tangents)
-    torch.testing.assert_close(forward, backward)
+    step = 1e-5 * rnd(*leaf.shape, seed=77, dtype=F64)
+    ends = [
+        sum((x**2).sum() for x in torch.func.jvp(fixed, (inputs[which] + sign * step,), (tangents[which],))[1])
+        for sign in (-1, 1)
+    ]
+    torch.testing.assert_close((ends[1] - ends[0]) / 2, (grad * step).sum(), rtol=1e-6, atol=1e-12)
+
+
+@QUIET
+@pytest.mark.parametrize(("contract", "example"), FIRST)
+def test_forward_mode_is_refused_by_name(contract: Contract, example: Example):
+    """Where there is none, and of the backward pass."""
+    inputs = example.tensors()
+    for which, name in enumerate(example.arguments):
+        fixed = lambda x, which=which: example.call(*[x if k == which else y for k, y in enumerate(inputs)])  # noqa: E731
+        ones = torch.ones_like(inputs[which])
+        if name in contract.reverse_mode_only:
+            with pytest.raises(NotImplementedError, match=f"^{contract.name}.*forward mode"):
+                torch.func.jvp(fixed, (inputs[which],), (ones,))
+        elif not contract.second_derivative:
+            slope = torch.func.grad(lambda x, fixed=fixed: sum((y**2).sum() for y in fixed(x)))
+            with pytest.raises(NotImplementedError, match="is not implemented in forward mode"):
+                torch.func.jvp(slope, (inputs[which],), (ones,))
 
 
 # --- second derivatives, in-place changes, what is skipped ----------------------------------------

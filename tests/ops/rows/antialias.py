@@ -40,6 +40,7 @@ def contract() -> Contract:
         bad_calls=bad_calls(),
         empty_calls=empty_calls(),
         large=example("large", positions, triangles, size),
+        reverse_mode_only=("clip_positions",),
         saves=("image", "clip_positions"),
     )
 

@@ -47,6 +47,7 @@ def contract() -> Contract:
         empty_calls=empty_calls(),
         large=example("large", positions, triangles, size),
         beyond_forward=("clip_positions",),
+        reverse_mode_only=("clip_positions",),
         saves=("image", "clip_positions"),
     )
 

@@ -71,6 +71,8 @@ class Contract:
     ragged: bool = False  # sizes inside depend on values: vmap has to be refused, compile may not capture it whole
     # Arguments whose gradient is not the derivative of the op's own forward, but of what it stands for.
     beyond_forward: tuple[str, ...] = ()
+    # Arguments whose derivative in forward mode has to be refused by name.
+    reverse_mode_only: tuple[str, ...] = ()
     saves: tuple[str, ...] = ()  # arguments whose in-place change between forward and backward has to raise
 
 

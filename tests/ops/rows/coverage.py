@@ -41,6 +41,7 @@ def contract() -> Contract:
         bad_calls=bad_calls(),
         empty_calls=empty_calls(),
         large=example("large", *many_pixels(), size=(22, 28)),
+        reverse_mode_only=("clip_positions",),
         saves=("clip_positions",),
         ragged=True,
     )
