@@ -46,15 +46,33 @@ def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
         if not (torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)):
             # The tracer would give `forward` a context there, even to a Function with `setup_context`.
             return function.forward(*args)
-        return function.apply(*args)
-    return _with_forward_mode(function).apply(*args)
+        # It takes no tensor twice.
+        twice = [isinstance(x, torch.Tensor) and any(x is y for y in args[:k]) for k, x in enumerate(args)]
+        return function.apply(*(x.view_as(x) if again else x for x, again in zip(args, twice, strict=True)))
+    # Under vmap of a jvp torch counts the members of tuples as arguments: they are kept closed.
+    return _with_forward_mode(function).apply(*(_Closed(x) if isinstance(x, tuple) else x for x in args))
+
+
+class _Closed:
+    """A tuple of constants that torch takes for one value."""
+
+    def __init__(self, members: tuple):
+        self.members = members
+
+
+def _opened(args: Sequence[Any]) -> tuple:
+    return tuple(x.members if isinstance(x, _Closed) else x for x in args)
 
 
 @functools.cache
 def _with_forward_mode(function: Any) -> Any:
     """The Function with a `jvp` made from its `tangents`; without them one that raises."""
 
+    def forward(*args: Any) -> Any:
+        return function.forward(*_opened(args))
+
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+        inputs = _opened(inputs)
         function.setup_context(ctx, inputs, output)
         outputs = output if isinstance(output, tuple) else (output,)
         # Held during the forward pass only; torch lets go of them before it returns.
@@ -66,8 +84,6 @@ def _with_forward_mode(function: Any) -> Any:
         ctx.like = [(x.shape, x.dtype, x.device) if isinstance(x, torch.Tensor) else None for x in outputs]
 
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        if all(grad is None for grad in grads):
-            return (None,) * len(ctx.constants)
         if not getattr(function, "takes_missing_cotangents", False):
             grads = tuple(
                 torch.zeros(like[0], dtype=like[1], device=like[2]) if grad is None and like is not None else grad
@@ -85,7 +101,7 @@ def _with_forward_mode(function: Any) -> Any:
         results = rule(inputs, saved[count:], tangents)
         return tuple(results) if ctx.is_tuple else results
 
-    own = {"setup_context": setup_context, "backward": backward, "jvp": jvp}
+    own = {"forward": forward, "setup_context": setup_context, "backward": backward, "jvp": jvp}
     methods = {name: staticmethod(method) for name, method in own.items()}
     return type(function.__name__, (function,), {**methods, "__module__": function.__module__})
 

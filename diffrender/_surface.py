@@ -9,7 +9,7 @@ results are pictures of one row. Nothing here depends on neighbouring pixels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,12 +38,14 @@ class Surface:
     Attributes:
         depth: (V,) or (B, V) distance of the mesh's vertices along the viewing axis.
         lights: what lights the surface; None: colors are shown as they are.
+        tangents: of the mesh's vertices with their rows; None: made when they are needed.
     """
 
     mesh: Mesh
     camera: Camera
     depth: Tensor
     lights: Sequence[Light | PackedLights | EnclosingLight] | None
+    tangents: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.materials = [_material_of(material) for material in self.mesh.materials]
@@ -55,6 +57,16 @@ class Surface:
     def needs_derivatives(self, outputs: Sequence[str]) -> bool:
         """Whether `images` reads textures through their mips."""
         return self._needs_material(outputs) and any(_is_textured(material) for material in self.materials)
+
+    def with_vertex_values(self, outputs: Sequence[str]) -> Surface:
+        """The same with normals and tangents of the vertices made, for several calls of `images`."""
+        lit = "color" in outputs and self.lights is not None
+        mesh, tangents = self.mesh, self.tangents
+        if mesh.normals is None and (lit or "normal" in outputs):
+            mesh = mesh.replace(normals=mesh.vertex_normals(), normal_triangles=mesh.triangles)
+        if lit and any(material.normal is not None for material in self.materials):
+            tangents = self.mesh.vertex_tangents()
+        return replace(self, mesh=mesh, tangents=tangents)
 
     def _needs_material(self, outputs: Sequence[str]) -> bool:
         return bool(self.materials) and (self.is_transparent or not {"color", "albedo"}.isdisjoint(outputs))
@@ -158,7 +170,7 @@ class Surface:
         viewer = self._viewer(fragments)
         geometric = normals
         if "normal" in properties:
-            tangents, rows = self.mesh.vertex_tangents()
+            tangents, rows = self.mesh.vertex_tangents() if self.tangents is None else self.tangents
             eye = viewer.get("camera_position")
             toward = viewer["view_directions"] if eye is None else _over(eye) - positions
             normals = perturb_normals(

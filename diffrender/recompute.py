@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 T = TypeVar("T")
 
@@ -63,7 +63,10 @@ def recomputed(function: Callable[[], T], inputs: Iterable[Tensor]) -> T:
         is_first = False
         return function()
 
-    return checkpoint(run, use_reentrant=False, preserve_rng_state=False, determinism_check="none")  # pyright: ignore[reportReturnType]
+    # The early stop is an exception, whose traceback would keep all that was recomputed until the garbage collector
+    # comes by.
+    with set_checkpoint_early_stop(False):
+        return checkpoint(run, use_reentrant=False, preserve_rng_state=False, determinism_check="none")  # pyright: ignore[reportReturnType]
 
 
 def tensors_of(*values: Any) -> Iterator[Tensor]:

@@ -44,7 +44,8 @@ from diffrender.recompute import recomputed, tensors_of
 
 _SMOOTHABLE = ("color", "alpha", "depth", "normal", "position", "texcoord", "albedo")
 _OUTPUTS = (*_SMOOTHABLE, "mask", "triangle_id", "material_id")
-_BANDS = 8  # of recompute="tiles"
+# Of recompute="tiles": so many bands at least, and so many pixels of all items in one at most.
+_BANDS, _BAND_PIXELS = 8, 1 << 16
 
 Background = Tensor | float | tuple[float, ...] | list[float] | EnclosingLight
 Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
@@ -241,11 +242,12 @@ class Renderer:
         behind: dict[str, Tensor] = {}
         images: dict[str, Tensor] = {}
         for k in reversed(range(len(layers))):
-            fragments, samples = layers[k]
+            fragments, samples = layers.pop()
             images = self._over(frame, fragments, samples, behind)
             if k == 0:
                 images = {**samples, **images}
                 images.pop("opacity", None)
+            samples.clear()  # pictures go as soon as they are not needed
             if k == 0 and self.interior == "flow" and images:
                 self._add_flow(images, fragments, frame.scene)
             if self.edges in ("segments", "pairs"):
@@ -335,9 +337,10 @@ class Renderer:
         in_bands = self.recompute == "tiles"
         derivatives = not in_bands and frame.surface.needs_derivatives(outputs)
         if layer < len(frame.triangle_ids):
-            known, positions = frame.triangle_ids[layer], scene.clip_positions
-            positions = positions.detach() if in_bands else positions
-            return fragments_at(positions, scene.mesh.triangles, known, derivatives=derivatives)
+            known = frame.triangle_ids[layer]
+            if in_bands:
+                return _only_ids(known, scene.clip_positions)
+            return fragments_at(scene.clip_positions, scene.mesh.triangles, known, derivatives=derivatives)
         size = (self.height * self.samples, self.width * self.samples)
         positions = scene.clip_positions.detach() if in_bands else scene.clip_positions
         fragments = rasterize(
@@ -347,7 +350,7 @@ class Renderer:
         frame.triangle_ids.append(fragments.triangle_id)
         if not self.recompute and layer == 0:
             frame.first_fragments = fragments
-        return fragments
+        return _only_ids(fragments.triangle_id, positions) if in_bands else fragments
 
     def _point_samples(self, frame: _Frame, fragments: Fragments, outputs: Sequence[str]) -> dict[str, Tensor]:
         """The float outputs of one layer at the pixel centres, and its opacity where that is not 1."""
@@ -356,8 +359,9 @@ class Renderer:
             return surface.images(fragments, outputs)
         derivatives = surface.needs_derivatives(outputs)
         triangle_id = fragments.triangle_id  # all that the bands may hold on to
-        rows = triangle_id.shape[1]
-        height = -(-rows // _BANDS)
+        batch, rows, width = triangle_id.shape
+        height = max(1, min(-(-rows // _BANDS), _BAND_PIXELS // max(batch * width, 1)))
+        surface = surface.with_vertex_values(outputs)
 
         def shade(first: int) -> dict[str, Tensor]:
             ids = triangle_id[:, first : first + height].contiguous()
@@ -367,7 +371,8 @@ class Renderer:
             return surface.images(band, outputs)
 
         bands = [recomputed(functools.partial(shade, first), ()) for first in range(0, rows, height)]
-        return {name: torch.cat([band[name] for band in bands], 1) for name in bands[0]}
+        # Bands of one output are let go as soon as it is whole.
+        return {name: torch.cat([band.pop(name) for band in bands], 1) for name in list(bands[0])}
 
     def _add_flow(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene) -> None:
         """Gives all float outputs the gradient of their interior to the positions."""
@@ -387,7 +392,11 @@ class Renderer:
         names = [name for name in images if name in self.smooth and name in self.outputs]
         if not names:
             return
-        stack = torch.cat([images[name] for name in names], -1)
+        sizes = [images[name].shape[-1] for name in names]
+        # Popped, so that no picture outlives its blend.
+        parts = [images.pop(name) for name in names]
+        stack = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        parts.clear()
         blended = antialias(
             stack,
             fragments,
@@ -398,8 +407,8 @@ class Renderer:
             ranges=scene.ranges,
             cull=self.cull,
         )
-        sizes = [images[name].shape[-1] for name in names]
-        images.update(zip(names, blended.split(sizes, -1), strict=True))
+        parts = [blended] if len(names) == 1 else blended.split(sizes, -1)
+        images.update(zip(names, parts, strict=True))
 
     def _background_image(self, frame: _Frame, color: Tensor) -> Tensor:
         background = frame.background
@@ -459,6 +468,12 @@ class _Scene:
     edge_topology: Callable[[], Tensor]
     ranges: Tensor | None = None
     own_triangle: Tensor | None = None
+
+
+def _only_ids(triangle_id: Tensor, like: Tensor) -> Fragments:
+    """Fragments of which nothing but the ids is to be read, without memory for the rest."""
+    nothing = like.new_zeros(()).expand(triangle_id.shape)
+    return Fragments(triangle_id, nothing.unsqueeze(-1).expand(*triangle_id.shape, 2), nothing, None)
 
 
 def _seen_of(light: EnclosingLight, camera: Camera, color: Tensor) -> Tensor:

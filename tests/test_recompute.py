@@ -1,7 +1,10 @@
 """recomputed keeps nothing and changes no bit of the gradient; saved_bytes counts what a graph holds."""
 
+import gc
+
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import diffrender as dr
 from diffrender.recompute import recomputed, saved_bytes, tensors_of
@@ -58,6 +61,31 @@ def test_recomputed_keeps_nothing_and_gives_the_same_bits() -> None:
     actual = torch.autograd.grad(recomputed(function, [x, w]), x, w)[0]
     assert len(calls) == 3
     assert torch.equal(actual, expected)
+
+
+def test_what_was_recomputed_is_gone_after_the_backward_pass() -> None:
+    """Without the garbage collector, which may come late."""
+    x = torch.rand(1000, requires_grad=True)
+    made = []
+
+    def function() -> torch.Tensor:
+        inner = recomputed(lambda: note(note(x.exp()).sin()), [])
+        return note(note(inner.tanh()).exp()) * 2
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        made.append(StorageWeakRef(tensor.untyped_storage()))
+        return tensor
+
+    gc.collect()
+    gc.disable()
+    try:
+        result = recomputed(function, [])
+        result.sum().backward()
+        del result
+        assert len(made) >= 8
+        assert all(reference.expired() for reference in made)
+    finally:
+        gc.enable()
 
 
 def test_recomputed_twice_through_one_graph() -> None:

@@ -233,7 +233,14 @@ def _check_floats(name: str, tensor: Tensor, width: int | None, like: Tensor) ->
         raise TypeError(f"Mesh: {name} must be {like.dtype} as vertices are, got {tensor.dtype}.")
     if tensor.device != like.device:
         raise ValueError(f"Mesh: {name} is on {tensor.device} but vertices is on {like.device}. Move one of them.")
-    return tensor
+    return _trainable(tensor)
+
+
+def _trainable(tensor: Tensor) -> Tensor:
+    """What inference mode made cannot be saved for a backward pass: a copy of it can."""
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or not tensor.is_inference():
+        return tensor
+    return tensor.clone()
 
 
 def _optional_floats(name: str, tensor: Tensor | None, width: int | None, like: Tensor) -> Tensor | None:
@@ -287,4 +294,4 @@ def _check_triangles(
         if low < 0 or high >= target.shape[-2]:
             worst = low if low < 0 else high
             raise ValueError(f"Mesh: {name} refers to row {worst} but {target_name} has {target.shape[-2]} rows.{hint}")
-    return triangles.to(torch.int32)
+    return _trainable(triangles.to(torch.int32))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -48,6 +50,7 @@ def poses(count: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return 0.02 * torch.randn(count, 6, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(dtype)
 
 
+@functools.cache  # under vmap nothing random may be drawn
 def weights(batch: int = 1, channels: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
     shape = (batch, *SIZE, channels)
     return torch.rand(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
