@@ -4,7 +4,7 @@ from . import _library
 
 _library.load()
 
-from . import compat, geometry, io, losses, metrics, optim  # noqa: E402
+from . import compat, distributed, geometry, io, losses, metrics, optim  # noqa: E402
 from ._checks import set_checks  # noqa: E402
 from .camera import Camera  # noqa: E402
 from .color import linear_to_srgb, srgb_to_linear, tonemap  # noqa: E402
@@ -66,6 +66,7 @@ __all__ = [
     "composite",
     "coverage",
     "cube_from_lat_long",
+    "distributed",
     "edge_topology",
     "fragments_at",
     "geometry",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch._C import _functorch
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 # Scatter algorithms of the kernels (csrc/core/launch.h).
 SCATTER_NATIVE, SCATTER_FIXED_POINT = 0, 1

@@ -260,10 +260,12 @@ def shade_tangents(inputs: Sequence[Any], radiance: Tensor, tangents: Sequence[A
     parts = []
     for first in range(0, pixels[0], _SLICE):
         rows = slice(first, first + _SLICE)
-        picked = [[None if value is None else value[rows] for value in values] for values in (maps, moving)]
+        own_maps, own_moving = (
+            [None if value is None else value[rows] for value in values] for values in (maps, moving)
+        )
         geometric, own_ids = (None if value is None else value[rows] for value in (geometric_normals, ids))
         values, to_values = lights[items[rows]], to_lights[items[rows]]
-        parts.append(_product(*picked, geometric, own_ids, values, to_values, light_types, op, options))
+        parts.append(_product(own_maps, own_moving, geometric, own_ids, values, to_values, light_types, op, options))
     return torch.cat(parts).reshape(radiance.shape) if parts else torch.zeros_like(radiance)
 
 

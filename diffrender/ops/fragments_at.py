@@ -110,8 +110,11 @@ class _FragmentsAt(torch.autograd.Function):
     def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
         from ._fragment_tangents import fragment_tangents
 
-        moved = fragment_tangents(*inputs[:3], outputs[0], tangents[0], *inputs[3:])
-        return *moved[:2], moved[2] if inputs[5] else torch.zeros_like(outputs[2])
+        positions, triangles, triangle_id, height, first_row, has_derivatives = inputs
+        moved = fragment_tangents(
+            positions, triangles, triangle_id, outputs[0], tangents[0], height, first_row, has_derivatives
+        )
+        return *moved[:2], moved[2] if has_derivatives else torch.zeros_like(outputs[2])
 
 
 class _FragmentsAtBackward(_RasterizeBackward):
