@@ -7,7 +7,7 @@ _library.load()
 from . import compat, distributed, geometry, io, losses, metrics, optim  # noqa: E402
 from ._checks import set_checks  # noqa: E402
 from .camera import Camera  # noqa: E402
-from .color import linear_to_srgb, srgb_to_linear, tonemap  # noqa: E402
+from .color import linear_to_srgb, over, srgb_to_linear, tonemap, unpremultiply  # noqa: E402
 from .environment import EnvironmentLight, PrefilteredEnvironment  # noqa: E402
 from .geometry import Mesh  # noqa: E402
 from .io import load_image, load_mesh, save_image, save_mesh  # noqa: E402
@@ -79,6 +79,7 @@ __all__ = [
     "losses",
     "metrics",
     "optim",
+    "over",
     "pack_lights",
     "perturb_normals",
     "prefilter_environment",
@@ -98,6 +99,7 @@ __all__ = [
     "texture_cube",
     "tonemap",
     "unbounded_from_roughness",
+    "unpremultiply",
     "window_sh",
 ]
 

@@ -75,7 +75,9 @@ def split_edges(
         new = (corners.unsqueeze(-1) * old).sum(-2).flatten(-3, -2)
         return {f"{name}s": new, f"{name}_triangles": own_rows}
 
-    fields = {**mesh.fields_per_triangle(source), **per_corner("texcoord"), **per_corner("normal"), "colors": colors}
+    fields = {**mesh.fields_per_triangle(source), "colors": colors}
+    for name in ("texcoord", "normal", "tangent"):
+        fields |= per_corner(name)
     return Mesh(vertices, triangles, **fields), source.to(torch.int32)
 
 

@@ -39,6 +39,8 @@ class Surface:
         depth: (V,) or (B, V) distance of the mesh's vertices along the viewing axis.
         lights: what lights the surface; None: colors are shown as they are.
         tangents: of the mesh's vertices with their rows; None: made when they are needed.
+        materials: the mesh's. What alpha mode "MASK" keeps is opaque: they hold "OPAQUE" instead.
+        cutouts: by its place in the list, of each material of alpha mode "MASK", what decides that.
     """
 
     mesh: Mesh
@@ -48,28 +50,59 @@ class Surface:
     tangents: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
-        self.materials = [_material_of(material) for material in self.mesh.materials]
+        materials = [_material_of(material) for material in self.mesh.materials]
+        masked = {k: material for k, material in enumerate(materials) if material.alpha_mode == "MASK"}
+        self.materials = [m.replace(alpha_mode="OPAQUE") if k in masked else m for k, m in enumerate(materials)]
+        self.cutouts = {k: _alpha_alone(material) for k, material in masked.items()}
 
     @property
     def is_transparent(self) -> bool:
-        return any(material.alpha_mode != "OPAQUE" for material in self.materials)
+        return any(material.alpha_mode == "BLEND" for material in self.materials)
 
     def needs_derivatives(self, outputs: Sequence[str]) -> bool:
         """Whether `images` reads textures through their mips."""
         return self._needs_material(outputs) and any(_is_textured(material) for material in self.materials)
 
-    def with_vertex_values(self, outputs: Sequence[str]) -> Surface:
-        """The same with normals and tangents of the vertices made, for several calls of `images`."""
+    def with_shared_values(self, outputs: Sequence[str]) -> Surface:
+        """The same for several calls of `images`: with normals and tangents of the vertices and filtered environments.
+
+        The gradients of the calls are summed there, so that the way back to what they are made of is gone once.
+        """
         lit = "color" in outputs and self.lights is not None
-        mesh, tangents = self.mesh, self.tangents
+        mesh, tangents, lights = self.mesh, self.tangents, self.lights
         if mesh.normals is None and (lit or "normal" in outputs):
             mesh = mesh.replace(normals=mesh.vertex_normals(), normal_triangles=mesh.triangles)
         if lit and any(material.normal is not None for material in self.materials):
             tangents = self.mesh.vertex_tangents()
-        return replace(self, mesh=mesh, tangents=tangents)
+        if lit and lights is not None:
+            lights = [light.prepared() if isinstance(light, EnclosingLight) else light for light in lights]
+        return replace(self, mesh=mesh, tangents=tangents, lights=lights)
 
     def _needs_material(self, outputs: Sequence[str]) -> bool:
         return bool(self.materials) and (self.is_transparent or not {"color", "albedo"}.isdisjoint(outputs))
+
+    def needs_derivatives_of_cutouts(self) -> bool:
+        """Whether `discarded` reads textures through their mips."""
+        return any(_is_textured(material) for material in self.cutouts.values())
+
+    def discarded(self, fragments: Fragments) -> Tensor:
+        """(B, H, W) bool: pixels whose surface alpha mode "MASK" discards."""
+        ids = fragments.triangle_id
+        texcoords = slopes = None
+        if self.needs_derivatives_of_cutouts():
+            texcoords, slopes = self._texcoords(fragments, with_derivatives=True)
+        if len(self.materials) == 1:
+            alpha = _over(self.cutouts[0].evaluate(texcoords, slopes).alpha)
+            return (ids >= 0) & (alpha[..., 0] == 0)
+        materials = self._material_id(ids)
+        result = torch.zeros_like(ids, dtype=torch.bool)
+        for k, material in self.cutouts.items():
+            chosen = materials == k
+            own = [None if t is None else t[chosen][None, None] for t in (texcoords, slopes)]
+            alpha = material.evaluate(own[0], own[1]).alpha
+            row = (alpha[0, 0] if alpha.dim() == 4 else alpha)[..., 0] == 0
+            result = result.index_put((chosen,), row.expand(int(chosen.sum())))
+        return result
 
     def images(self, fragments: Fragments | Coverage, outputs: Sequence[str]) -> dict[str, Tensor]:
         """The float outputs at the pixel centres, zero on background; and "opacity" if the materials have any."""
@@ -233,6 +266,14 @@ def _material_of(material: Any) -> Material:
     if not isinstance(material, Material):
         _checks.fail(TypeError, "Renderer", "mesh.material", "be dr.Material", type(material).__name__)
     return material
+
+
+def _alpha_alone(material: Material) -> Material:
+    """A material with the alpha of another and nothing else, cut off from autograd."""
+    return Material(
+        material.albedo.detach(), albedo_factor=material.albedo_factor.detach(), alpha_mode=material.alpha_mode,
+        alpha_cutoff=material.alpha_cutoff, wrap=material.wrap,
+    )  # fmt: skip
 
 
 def _is_textured(material: Material) -> bool:

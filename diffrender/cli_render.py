@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from .environment import EnvironmentLight
 from .geometry.mesh import Mesh
 from .io import image_to_uint8, load_mesh, save_image, save_video
 from .renderer import Renderer, RenderResult
 from .view import frame_camera, studio_lights
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".exr", ".hdr")
+_PANORAMAS = (".hdr", ".exr", ".png", ".jpg", ".jpeg")
 
 
 def add_command(commands: Any) -> None:
@@ -32,10 +34,19 @@ def add_command(commands: Any) -> None:
     command.add_argument("--elevation", type=float, default=20.0, help="degrees above the ground (default %(default)s)")
     command.add_argument("--samples", type=_samples, default=2, help="N x N samples a pixel (default %(default)s)")
     command.add_argument(
-        "--background", type=_background, default=1.0, metavar="COLOR",
-        help='one or three linear numbers ("0.2" or "0.1,0.2,0.3"), or none for transparent (default 1)',
+        "--background", type=_background, default="automatic", metavar="COLOR",
+        help='one or three linear numbers ("0.2" or "0.1,0.2,0.3"), or none for transparent (default: 1, or as --env)',
     )  # fmt: skip
-    command.add_argument("--unlit", action="store_true", help="show base colors without light")
+    light = command.add_mutually_exclusive_group()
+    light.add_argument("--unlit", action="store_true", help="show base colors without light")
+    light.add_argument(
+        "--env", metavar="PANORAMA",
+        help="light from a panorama, twice as wide as high: .hdr, .exr, .png, .jpg; it is the background, too",
+    )  # fmt: skip
+    command.add_argument(
+        "--exposure", type=float, default=0.0, metavar="STOPS",
+        help="brightens the light, that of --env too, by 2^STOPS (default %(default)s)",
+    )  # fmt: skip
     command.add_argument("--turntable", metavar="VIDEO", help="also write a turn about the vertical: .mp4 or .gif")
     command.add_argument("--frames", type=_samples, default=72, help="of the turntable (default %(default)s)")
     command.set_defaults(run=run)
@@ -54,12 +65,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    for path, suffixes in ((options.out, _PICTURES), (options.turntable, (".mp4", ".gif"))):
+    files = ((options.out, _PICTURES), (options.turntable, (".mp4", ".gif")), (options.env, _PANORAMAS))
+    for path, suffixes in files:
         if path is not None and Path(path).suffix.lower() not in suffixes:
             raise ValueError(f"{path}: file must end in {', '.join(suffixes)}.")
     mesh = load_mesh(options.mesh)
     with torch.no_grad():
-        result = _picture(mesh, options, options.azimuth)
+        environment = None
+        if options.env is not None:
+            environment = EnvironmentLight.from_file(options.env, intensity=2.0**options.exposure)
+        if options.background == "automatic":
+            options.background = 1.0 if environment is None else environment
+        result = _picture(mesh, options, environment, options.azimuth)
         assert result.color is not None
         color = result.color[0]
         if options.background is None:
@@ -69,24 +86,36 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{options.out}: {options.size[0]} x {options.size[1]}, {mesh.triangle_count} triangles")
         if options.turntable is not None:
             angles = [options.azimuth + 360.0 * k / options.frames for k in range(options.frames)]
-            save_video(options.turntable, (image_to_uint8(_frame(mesh, options, angle)) for angle in angles))
+            frames = (_frame(mesh, options, environment, angle) for angle in angles)
+            save_video(options.turntable, (image_to_uint8(frame) for frame in frames))
             print(f"{options.turntable}: {options.frames} frames")
     return 0
 
 
-def _frame(mesh: Mesh, options: argparse.Namespace, azimuth: float) -> torch.Tensor:
-    color = _picture(mesh, options, azimuth, 1.0 if options.background is None else options.background).color
+def _frame(
+    mesh: Mesh, options: argparse.Namespace, environment: EnvironmentLight | None, azimuth: float
+) -> torch.Tensor:
+    background = 1.0 if options.background is None else None
+    color = _picture(mesh, options, environment, azimuth, background).color
     assert color is not None
     return color[0]
 
 
-def _picture(mesh: Mesh, options: argparse.Namespace, azimuth: float, background: Any = None) -> RenderResult:
+def _picture(
+    mesh: Mesh,
+    options: argparse.Namespace,
+    environment: EnvironmentLight | None,
+    azimuth: float,
+    background: Any = None,
+) -> RenderResult:
     width, height = options.size
     camera = frame_camera(mesh, width=width, height=height, azimuth_deg=azimuth, elevation_deg=options.elevation)
     renderer = Renderer(
         (height, width), edges="pairs", samples=options.samples, outputs=("color", "alpha"), recompute=False
     )
-    lights = None if options.unlit else studio_lights(camera)
+    lights: Any = environment
+    if environment is None and not options.unlit:
+        lights = studio_lights(camera, brightness=2.0**options.exposure)
     return renderer(mesh, camera, lights, background=options.background if background is None else background)
 
 
@@ -106,9 +135,9 @@ def _samples(text: str) -> int:
     return value
 
 
-def _background(text: str) -> float | list[float] | None:
-    if text == "none":
-        return None
+def _background(text: str) -> float | list[float] | str | None:
+    if text in ("none", "automatic"):
+        return None if text == "none" else text
     numbers = [float(part) for part in text.split(",")]
     if len(numbers) not in (1, 3):
         raise argparse.ArgumentTypeError(f"must be one number, three, or none, got {text!r}")

@@ -1,9 +1,11 @@
-"""The sRGB transfer curve, in both directions (IEC 61966-2-1), and tone curves, with gradients that stay finite.
+"""The sRGB transfer curve, in both directions (IEC 61966-2-1), tone curves, and alpha, with gradients that stay finite.
 
 Rendering is linear; files and screens are sRGB. Written as `where` over a bare power, the derivative at 0 is
 0 * inf = NaN: here the power only ever sees values above the knee. Nothing clamps: `save_image` cuts off what a file
 cannot hold, and a clamp inside of a loss would take the gradient of what is too bright.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -83,3 +85,56 @@ def tonemap(radiance: Tensor, operator: str = "reinhard", *, exposure: Tensor | 
     if operator == "reinhard":
         return x / (1 + size)
     return x * (2.51 * size + 0.03) / (size * (2.43 * size + 0.59) + 0.14)
+
+
+def over(image: Tensor, background: Tensor | float | Sequence[float]) -> Tensor:
+    """A premultiplied picture over a background: color + (1 - alpha) background.
+
+    Args:
+        image: (..., C + 1), colors times alpha and alpha, as the renderer and `load_image` make them.
+        background: a number, or what broadcasts with (..., C): a color, a picture.
+
+    Returns:
+        (..., C), without alpha.
+
+    Gradients: exact, to both.
+
+    Raises:
+        TypeError, ValueError: a wrong type; a background that does not fit.
+
+    Example:
+        >>> over(torch.tensor([0.25, 0.0, 0.0, 0.5]), (0.0, 1.0, 1.0)).tolist()
+        [0.25, 0.5, 0.5]
+    """
+    color, alpha = _color_and_alpha("over", image)
+    behind = torch.as_tensor(background, dtype=image.dtype, device=image.device)
+    try:
+        fits = torch.broadcast_shapes(behind.shape, color.shape)[-1] == color.shape[-1]
+    except RuntimeError:
+        fits = False
+    if not fits:
+        expected = f"be a number or broadcast with {_checks.shape_text(color)}"
+        _checks.fail(ValueError, "over", "background", expected, _checks.shape_text(behind))
+    return color + (1 - alpha) * behind
+
+
+def unpremultiply(image: Tensor) -> Tensor:
+    """Straight alpha of a premultiplied picture (..., C + 1): colors are divided by alpha, and 0 where that is 0.
+
+    Gradients: exact where alpha is positive; where it is 0, colors have none.
+
+    Example:
+        >>> unpremultiply(torch.tensor([0.25, 0.0, 0.5, 0.5])).tolist()
+        [0.5, 0.0, 1.0, 0.5]
+    """
+    color, alpha = _color_and_alpha("unpremultiply", image)
+    is_seen = alpha > 0
+    return torch.cat([torch.where(is_seen, color / torch.where(is_seen, alpha, 1), 0), alpha], -1)
+
+
+def _color_and_alpha(function: str, image: Tensor) -> tuple[Tensor, Tensor]:
+    image = _checks.check_floating(function, "image", image)
+    if image.dim() < 1 or image.shape[-1] < 2:
+        expected = "have shape (..., C + 1), colors and alpha"
+        _checks.fail(ValueError, function, "image", expected, _checks.shape_text(image))
+    return image[..., :-1], image[..., -1:]

@@ -252,8 +252,15 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
 
     def reflect_lambert(self, arguments: ShadeArguments) -> Tensor:
         """The share of this light in `shade_lambert`: albedo / pi times irradiance."""
+        return self._reflect_lambert(arguments, self.prefilter())
+
+    def prepared(self) -> EnclosingLight:
+        """This light with the maps that `prefilter` makes now, for several calls of the shading ops."""
+        return _Prepared(self, self.prefilter())
+
+    def _reflect_lambert(self, arguments: ShadeArguments, filtered: PrefilteredEnvironment) -> Tensor:
         frame = _Frame.of(arguments)
-        light = self._scaled(texture_cube(self.prefilter().diffuse, self._to_light(frame.normal)))
+        light = self._scaled(texture_cube(filtered.diffuse, self._to_light(frame.normal)))
         return torch.where(frame.is_lit, frame.select(arguments.material[0], 0.0) * light, 0.0)
 
     def _reflect(
@@ -306,6 +313,21 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
     def _scaled(self, radiance: Tensor) -> Tensor:
         intensity = self.intensity
         return radiance * (intensity[:, None, None] if intensity.dim() == 2 else intensity)
+
+
+class _Prepared(EnclosingLight):
+    """An environment together with its filtered maps."""
+
+    def __init__(self, light: EnvironmentLight, filtered: PrefilteredEnvironment):
+        self.light, self.filtered = light, filtered
+
+    def reflect_lambert(self, arguments: ShadeArguments) -> Tensor:
+        return self.light._reflect_lambert(arguments, self.filtered)
+
+    def reflect_metallic_roughness(
+        self, arguments: ShadeArguments, diffuse_fresnel: bool, multi_scatter: bool
+    ) -> Tensor:
+        return self.light._reflect(arguments, diffuse_fresnel, multi_scatter, self.filtered)
 
 
 class _Frame(NamedTuple):

@@ -164,6 +164,10 @@ class EnclosingLight:
     def reflect_metallic_roughness(self, arguments: Any, diffuse_fresnel: bool, multi_scatter: bool) -> Tensor:
         raise NotImplementedError
 
+    def prepared(self) -> EnclosingLight:
+        """The same light with all done that several calls can share; the gradient of the calls is summed there."""
+        return self
+
 
 class AmbientLight(Light):
     """Radiance that arrives equally from everywhere: every model reflects albedo * color, whatever the normal.

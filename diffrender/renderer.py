@@ -14,9 +14,13 @@ Plain composition: whatever gradient the stages have reaches vertices, colors, m
 gradients (moving silhouettes) come from the edge op alone, so from the outputs that pass through it: `smooth` says
 which.
 
-Transparent surfaces (alpha modes of `Material`) are peeled off layer by layer. With C_k the color of layer k, o_k its
-opacity and I_k the picture of all that lies at or behind it, I_k = edges(o_k C_k + (1 - o_k) I_(k+1)), the background
-at the end: every layer's silhouettes are blended in what is seen of it.
+Transparent surfaces (alpha mode "BLEND" of `Material`) are peeled off layer by layer. With C_k the color of layer k,
+o_k its opacity and I_k the picture of all that lies at or behind it, I_k = edges(o_k C_k + (1 - o_k) I_(k+1)), the
+background at the end: every layer's silhouettes are blended in what is seen of it.
+
+What alpha mode "MASK" discards is no surface at all: each layer's triangle_id is that of the nearest surface that is
+kept, found before anything else is computed. The outline of a texture's holes is decided at pixel centres; it is no
+edge of the mesh, and neither blended nor differentiated, except by `samples`.
 """
 
 from __future__ import annotations
@@ -69,7 +73,8 @@ class RenderResult:
         fragments: what the rasterizer returned; with a distorting camera, of the mesh that `Camera.split_edges` made.
             Only with `recompute=False`: it is what recomputation spares.
 
-    All but color and alpha belong to the nearest surface at the pixel's centre. Named in `smooth`, they pass through
+    All but color and alpha belong to the nearest surface at the pixel's centre, "BLEND" surfaces included; where alpha
+    mode "MASK" leaves nothing of a surface, to what is behind it. Named in `smooth`, they pass through
     the edge op too and are then weighted by coverage like a premultiplied color: near a silhouette divide by alpha
     first.
     """
@@ -261,7 +266,7 @@ class Renderer:
     def _area_averages(self, frame: _Frame, names: list[str]) -> dict[str, Tensor]:
         """Outputs averaged over what each pixel shows, zero on background; one list of fragments for all."""
         scene = frame.scene
-        if frame.surface.is_transparent:
+        if frame.surface.is_transparent or frame.surface.cutouts:
             expected = 'hold opaque materials only with edges="coverage"'
             _checks.fail(ValueError, "Renderer", "mesh", expected, "transparent ones")
         size = (self.height * self.samples, self.width * self.samples)
@@ -341,16 +346,42 @@ class Renderer:
             if in_bands:
                 return _only_ids(known, scene.clip_positions)
             return fragments_at(scene.clip_positions, scene.mesh.triangles, known, derivatives=derivatives)
-        size = (self.height * self.samples, self.width * self.samples)
         positions = scene.clip_positions.detach() if in_bands else scene.clip_positions
-        fragments = rasterize(
-            positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull, beneath=behind,
-            derivatives=derivatives,
-        )  # fmt: skip
+        if frame.surface.cutouts:
+            ids = self._kept_ids(frame, behind)
+            fragments = fragments_at(positions, scene.mesh.triangles, ids, derivatives=derivatives)
+        else:
+            fragments = self._rasterized(scene, positions, behind, derivatives)
         frame.triangle_ids.append(fragments.triangle_id)
         if not self.recompute and layer == 0:
             frame.first_fragments = fragments
         return _only_ids(fragments.triangle_id, positions) if in_bands else fragments
+
+    def _rasterized(self, scene: _Scene, positions: Tensor, behind: Fragments | None, derivatives: bool) -> Fragments:
+        size = (self.height * self.samples, self.width * self.samples)
+        return rasterize(
+            positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull, beneath=behind,
+            derivatives=derivatives,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def _kept_ids(self, frame: _Frame, behind: Fragments | None) -> Tensor:
+        """(B, H, W) triangle_id of the nearest surfaces beneath `behind` that alpha mode "MASK" does not discard.
+
+        Where a surface is discarded, the one beneath it takes its place, until no pixel shows a discarded one.
+        """
+        scene, surface = frame.scene, frame.surface
+        positions, derivatives = scene.clip_positions.detach(), surface.needs_derivatives_of_cutouts()
+        shown = self._rasterized(scene, positions, behind, derivatives)
+        discarded = surface.discarded(shown)
+        is_unreadable = torch.compiler.is_compiling() or is_batched(discarded)
+        rounds = 0
+        while rounds < self.max_layers if is_unreadable else bool(discarded.any()):
+            beneath = self._rasterized(scene, positions, shown, derivatives)
+            shown = _merged(discarded, beneath, shown)
+            discarded = discarded & surface.discarded(shown)
+            rounds += 1
+        return torch.where(discarded, -1, shown.triangle_id)
 
     def _point_samples(self, frame: _Frame, fragments: Fragments, outputs: Sequence[str]) -> dict[str, Tensor]:
         """The float outputs of one layer at the pixel centres, and its opacity where that is not 1."""
@@ -358,10 +389,10 @@ class Renderer:
         if self.recompute != "tiles":
             return surface.images(fragments, outputs)
         derivatives = surface.needs_derivatives(outputs)
-        triangle_id = fragments.triangle_id  # all that the bands may hold on to
+        triangle_id = fragments.triangle_id  # all of the pixels that the bands may hold on to
         batch, rows, width = triangle_id.shape
         height = max(1, min(-(-rows // _BANDS), _BAND_PIXELS // max(batch * width, 1)))
-        surface = surface.with_vertex_values(outputs)
+        surface = surface.with_shared_values(outputs)
 
         def shade(first: int) -> dict[str, Tensor]:
             ids = triangle_id[:, first : first + height].contiguous()
@@ -481,6 +512,19 @@ def _seen_of(light: EnclosingLight, camera: Camera, color: Tensor) -> Tensor:
     _, directions = camera.rays(camera.pixel_centers().reshape(-1, 2))
     directions = directions.reshape(-1, camera.height, camera.width, 3)
     return light.radiance(directions).to(color.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _merged(mask: Tensor, new: Fragments, old: Fragments) -> Fragments:
+    """`new` where the mask (B, H, W) says so, else `old`."""
+    wide, slopes = mask.unsqueeze(-1), None
+    if new.derivatives is not None and old.derivatives is not None:
+        slopes = torch.where(wide, new.derivatives, old.derivatives)
+    return Fragments(
+        torch.where(mask, new.triangle_id, old.triangle_id),
+        torch.where(wide, new.barycentrics, old.barycentrics),
+        torch.where(mask, new.depth, old.depth),
+        slopes,
+    )
 
 
 def _averaged(image: Tensor, samples: int) -> Tensor:

@@ -13,13 +13,11 @@ writes maps and views beside the truth. Needs the extra `io`.
 """
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -188,36 +186,17 @@ def load_asset() -> tuple[dr.Mesh, dr.Material]:
     path = asset_path()
     if path is None:
         return geometry.torus(0.75, 0.38, segments=64, tube_segments=32), made_material()
-    document, buffer = json.loads(path.read_text()), path.with_name("avocado.bin").read_bytes()
-    primitive = document["meshes"][0]["primitives"][0]
+    mesh = dr.load_mesh(path, recenter=True)
+    material = mesh.materials[0]
 
-    def array(index: int) -> Tensor:
-        accessor = document["accessors"][index]
-        view = document["bufferViews"][accessor["bufferView"]]
-        dtype = {5126: np.float32, 5123: np.uint16}[accessor["componentType"]]
-        width = {"SCALAR": 1, "VEC2": 2, "VEC3": 3}[accessor["type"]]
-        values = np.frombuffer(buffer, dtype, accessor["count"] * width, view.get("byteOffset", 0))
-        return torch.from_numpy(values.astype(np.float32 if dtype is np.float32 else np.int32).reshape(-1, width))
-
-    names = {name: array(primitive["attributes"][name]) for name in ("POSITION", "NORMAL", "TEXCOORD_0")}
-    vertices = names["POSITION"] - (names["POSITION"].amax(0) + names["POSITION"].amin(0)) / 2
-    mesh = dr.Mesh(
-        vertices / vertices.norm(dim=-1).max(), array(primitive["indices"]).view(-1, 3),
-        texcoords=names["TEXCOORD_0"], normals=names["NORMAL"],
-    )  # fmt: skip
-
-    def picture(name: str) -> Tensor:
-        from imageio.v3 import imread
-
-        pixels = torch.from_numpy(imread(path.parent / "textures" / f"Avocado_{name}.png")[..., :3]).float() / 255
+    def smaller(name: str) -> Tensor:
+        """The mean over areas, as for mips."""
         size = (TEXTURE_SIZE, TEXTURE_SIZE)
-        return torch.nn.functional.interpolate(pixels.permute(2, 0, 1)[None], size, mode="area")[0].permute(1, 2, 0)
+        picture = getattr(material, name)[..., :3].permute(2, 0, 1)
+        return torch.nn.functional.adaptive_avg_pool2d(picture, size).permute(1, 2, 0)
 
-    return mesh, dr.Material.from_gltf(
-        base_color_texture=picture("baseColor"),
-        metallic_roughness_texture=picture("roughnessMetallic"),
-        normal_texture=picture("normal"),
-    )
+    maps = {name: smaller(name) for name in ("albedo", "metallic", "roughness", "normal")}
+    return mesh.replace(vertices=mesh.vertices / mesh.vertices.norm(dim=-1).max()), dr.Material(**maps)
 
 
 def made_material() -> dr.Material:

@@ -67,23 +67,75 @@ def test_render_transparent_and_turntable(tmp_path: Path) -> None:
     assert len(list(io.imiter(turn))) == 3
 
 
+def test_render_with_an_environment_shows_it_and_is_lit_by_it(tmp_path: Path) -> None:
+    """Green sky over red ground: behind the mesh as such, on the mesh as its light."""
+    panorama = torch.zeros(32, 64, 3)
+    panorama[:16, :, 1] = 1
+    panorama[16:, :, 0] = 1
+    sky, out, ball = tmp_path / "sky.hdr", tmp_path / "ball.hdr", tmp_path / "ball.glb"
+    dr.save_image(sky, panorama)
+    sphere = geometry.icosphere(3)
+    dr.save_mesh(ball, dr.Mesh(sphere.vertices, sphere.triangles, material=dr.Material(1.0)))
+    arguments = ["render", str(ball), "-o", str(out), "--size", "33", "--elevation", "0", "--env", str(sky)]
+
+    def picture(*more: str) -> torch.Tensor:
+        assert cli.main([*arguments, *more]) == 0
+        return dr.load_image(out)
+
+    image = picture()
+    torch.testing.assert_close(image[0, 0], torch.tensor([0.0, 1.0, 0.0]))
+    torch.testing.assert_close(image[32, 32], torch.tensor([1.0, 0.0, 0.0]))
+    top, bottom = image[5, 16], image[27, 16]
+    assert top[1] > 0.6 > 0.3 > top[0]
+    assert bottom[0] > 0.6 > 0.3 > bottom[1]
+    torch.testing.assert_close(picture("--exposure", "1"), 2 * image, rtol=0.02, atol=0.01)  # of Radiance's 8 bits
+    plain = picture("--background", "0.5")
+    torch.testing.assert_close(plain[0, 0], torch.full((3,), 0.5))
+    torch.testing.assert_close(plain[16, 16], image[16, 16])
+
+
+def test_exposure_brightens_the_studio(tmp_path: Path) -> None:
+    out = tmp_path / "cube.exr"
+    pytest.importorskip("OpenEXR")
+    arguments = ["render", str(saved_mesh(tmp_path)), "-o", str(out), "--size", "16", "--background", "0"]
+    assert cli.main(arguments) == 0
+    image = dr.load_image(out)
+    assert cli.main([*arguments, "--exposure", "-1"]) == 0
+    torch.testing.assert_close(dr.load_image(out), image / 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["{missing}", "-o", "{out}.png"], "missing.glb"),
         (["{mesh}", "-o", "{out}.tiff"], "must end in .png"),
         (["{mesh}", "-o", "{out}.png", "--turntable", "{out}.avi"], "must end in .mp4, .gif"),
+        (["{mesh}", "-o", "{out}.png", "--env", "{mesh}"], "cube.glb: file must end in .hdr"),
+        (["{mesh}", "-o", "{out}.png", "--env", "{out}.hdr"], "out.hdr"),
+        (["{mesh}", "-o", "{out}.png", "--env", "{text}"], "text.hdr must be a Radiance HDR file"),
     ],
 )
 def test_wrong_files_give_one_line_and_code_2(tmp_path: Path, capsys, arguments: list[str], message: str) -> None:
     names = {"missing": tmp_path / "missing.glb", "out": tmp_path / "out", "mesh": saved_mesh(tmp_path)}
+    names["text"] = tmp_path / "text.hdr"
+    names["text"].write_text("no picture")
     assert cli.main(["render", *(text.format(**names) for text in arguments)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
 
 
-@pytest.mark.parametrize("option", [["--size", "0"], ["--size", "1x2x3"], ["--background", "1,2"], ["--samples", "0"]])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--size", "0"],
+        ["--size", "1x2x3"],
+        ["--background", "1,2"],
+        ["--samples", "0"],
+        ["--exposure", "bright"],
+        ["--env", "x.hdr", "--unlit"],
+    ],
+)
 def test_wrong_options_give_one_line_and_code_2(tmp_path: Path, capsys, option: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(["render", "x.glb", "-o", "x.png", *option])

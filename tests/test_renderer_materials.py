@@ -308,6 +308,29 @@ def test_gradient_reaches_the_environment_through_light_and_background() -> None
     assert torch.equal(first, gradient(True))
 
 
+def test_bands_filter_an_environment_once(monkeypatch) -> None:
+    """Pictures bit for bit, the gradient up to the order of sums; two filterings: forward, and again for backward."""
+    sky = torch.rand((6, 8, 8, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    light = dr.EnvironmentLight(torch.nn.Parameter(sky))
+    mesh, camera = textured_mesh(), CAMERA.to(torch.float64)
+    calls = []
+    filtered = dr.EnvironmentLight._filtered
+    monkeypatch.setattr(dr.EnvironmentLight, "_filtered", lambda self: calls.append(1) or filtered(self))
+
+    def run(recompute: bool | str) -> tuple[torch.Tensor, torch.Tensor, int]:
+        calls.clear()
+        color = dr.Renderer((32, 40), recompute=recompute)(mesh, camera, [light]).color
+        weights = torch.randn(color.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        (grad,) = torch.autograd.grad((color * weights).sum(), light.map)
+        return color, grad, len(calls)
+
+    whole, bands = run(True), run("tiles")
+    assert torch.equal(whole[0], bands[0])
+    assert bands[1].abs().max() > 0
+    torch.testing.assert_close(whole[1], bands[1], rtol=1e-9, atol=1e-12)
+    assert bands[2] == 2
+
+
 def test_wrong_meshes() -> None:
     cube = geometry.cube()
     textured = dr.Mesh(cube.vertices, cube.triangles, material=dr.Material(torch.rand(4, 4, 3)))

@@ -251,6 +251,88 @@ def test_tangents_of_a_gltf_file_are_found_again():
     assert (ours[..., 3] == theirs[..., 3]).float().mean() > 0.995  # one sliver is mirrored by its rounding
 
 
+def stored_tangents(normals):
+    """Unit vectors orthogonal to the normals that no texcoords lead to, and both sides."""
+    axis = torch.tensor([0.3, -0.5, 0.8], dtype=normals.dtype).expand_as(normals)
+    directions = geometry.safe_normalize(torch.linalg.cross(normals, axis))
+    side = torch.where(torch.arange(len(normals)) % 2 == 0, 1.0, -1.0).to(normals.dtype)
+    return torch.cat([directions, side[:, None]], -1)
+
+
+def test_a_mesh_keeps_tangents_of_its_own():
+    vertices, triangles, texcoords = bent_grid()
+    mesh = dr.Mesh(vertices, triangles, texcoords=texcoords)
+    mesh = mesh.replace(normals=mesh.vertex_normals(), tangents=stored_tangents(mesh.vertex_normals()))
+    tangents, rows = mesh.vertex_tangents()
+    assert torch.equal(tangents, mesh.tangents)
+    assert torch.equal(rows, mesh.triangles)
+    assert mesh.to(torch.float32).tangents.dtype == torch.float32
+    assert "tangents" in repr(mesh)
+    moved = mesh.with_vertices(vertices * 2)
+    assert moved.tangents is None
+    torch.testing.assert_close(
+        moved.vertex_tangents()[0][:, 3].abs(), torch.ones(len(moved.vertex_tangents()[0])).to(F64)
+    )
+    # Beside a mesh without, and one without texcoords.
+    plain = dr.Mesh(vertices, triangles, texcoords=texcoords)
+    packed = geometry.pack_meshes([plain, mesh, dr.Mesh(vertices, triangles)]).mesh
+    corners = at_corners(*packed.vertex_tangents())
+    count = len(triangles)
+    torch.testing.assert_close(corners[:count], at_corners(*plain.vertex_tangents()))
+    torch.testing.assert_close(corners[count : 2 * count], mesh.tangents[triangles.long()])
+    assert (corners[2 * count :] == 0).all()
+    with pytest.raises(ValueError, match=r"Mesh: tangents must have shape \(N, 4\)"):
+        mesh.replace(tangents=mesh.normals)
+
+
+@pytest.mark.parametrize("scale", [2.0, -2.0])
+def test_tangents_of_files_move_with_their_nodes(tmp_path, scale):
+    """Normal, tangent and bitangent of a loaded mesh are those of the stored one, carried along as vectors."""
+    vertices, triangles, texcoords = (x.float() if x.is_floating_point() else x for x in bent_grid())
+    mesh = dr.Mesh(vertices, triangles, texcoords=texcoords)
+    mesh = mesh.replace(normals=mesh.vertex_normals(), tangents=stored_tangents(mesh.vertex_normals()))
+    path = tmp_path / "sheet.glb"
+    dr.save_mesh(path, mesh)
+    torch.testing.assert_close(at_corners(*dr.load_mesh(path).vertex_tangents()), mesh.tangents[triangles.long()])
+
+    data = path.read_bytes()
+    size = int.from_bytes(data[12:16], "little")
+    tree, binary = json.loads(data[20 : 20 + size]), data[28 + size :]
+    turn = [0.5, 0.5, -0.5, 0.5]
+    tree["nodes"][0] |= {"scale": [scale, 2.0, 2.0], "rotation": turn}
+    tree["buffers"][0]["uri"] = "sheet.bin"
+    (tmp_path / "sheet.bin").write_bytes(binary)
+    (tmp_path / "sheet.gltf").write_text(json.dumps(tree))
+    loaded = dr.load_mesh(tmp_path / "sheet.gltf")
+    rotation = geometry.rotation_from_quaternion(torch.tensor([turn[3], *turn[:3]]))
+    linear = rotation @ torch.diag(torch.tensor([scale / 2, 1.0, 1.0]))
+
+    def frames(mesh):
+        n, t = mesh.normals, mesh.tangents
+        return torch.stack([n, t[:, :3], t[:, 3:] * torch.linalg.cross(n, t[:, :3])], -1)
+
+    torch.testing.assert_close(frames(loaded), linear @ frames(mesh), rtol=1e-5, atol=1e-5)
+
+
+def test_normal_maps_are_lit_along_the_tangents_of_the_mesh():
+    """Tangents of its own that equal those of other texcoords: the same picture, another one than without."""
+    camera = dr.Camera.perspective(fov_y_deg=40, width=12, height=10).look_at([0.0, 0.0, 3.0])
+    quad, tilt = geometry.quad(), torch.tensor([0.9, 0.6, 0.8]).expand(2, 2, 3)
+    u, v = quad.texcoords.unbind(-1)
+    turned = dr.Mesh(
+        quad.vertices, quad.triangles, texcoords=torch.stack([1 - v, u], -1), material=dr.Material(normal=tilt)
+    )
+    plain = turned.replace(texcoords=quad.texcoords)
+    up = torch.tensor([0.0, 1.0, 0.0, 1.0]).expand(4, 4)
+    lamp = dr.DirectionalLight((0.4, -0.3, -1.0))
+
+    def color(mesh):
+        return dr.Renderer((10, 12), edges=None)(mesh, camera, lamp).color
+
+    torch.testing.assert_close(color(plain.replace(tangents=up)), color(turned))
+    assert (color(plain) - color(turned)).abs().max() > 0.05
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

@@ -27,6 +27,9 @@ class Mesh:
         texcoord_triangles: (T, 3) indices of texcoords; default: `triangles`.
         normals: (N, 3) or (B, N, 3) unit normals to shade with; default: `vertex_normals()` of the positions.
         normal_triangles: (T, 3) indices of normals; default: `triangles`.
+        tangents: (N, 4) or (B, N, 4) unit tangents and sides for normal maps, those that a file's maps were baked for;
+            default: those of the texcoords, see `vertex_tangents`.
+        tangent_triangles: (T, 3) indices of tangents; default: `triangles`.
         colors: (V, C) or (B, V, C) linear values per vertex.
         material: what the surface is made of: one for all triangles, or a list of them chosen by `material_ids`. The
             mesh only carries it.
@@ -52,6 +55,8 @@ class Mesh:
         texcoord_triangles: Tensor | None = None,
         normals: Tensor | None = None,
         normal_triangles: Tensor | None = None,
+        tangents: Tensor | None = None,
+        tangent_triangles: Tensor | None = None,
         colors: Tensor | None = None,
         material: Any = None,
         material_ids: Tensor | None = None,
@@ -61,6 +66,7 @@ class Mesh:
         self.triangles = _check_triangles("triangles", triangles, None, "vertices", vertices)
         self.texcoords = _optional_floats("texcoords", texcoords, 2, vertices)
         self.normals = _optional_floats("normals", normals, 3, vertices)
+        self.tangents = _optional_floats("tangents", tangents, 4, vertices)
         self.colors = _optional_floats("colors", colors, None, vertices)
         if self.colors is not None and self.colors.shape[-2] != self.vertices.shape[-2]:
             raise ValueError(
@@ -68,6 +74,7 @@ class Mesh:
             )
         self.texcoord_triangles = self._attribute_triangles("texcoord", self.texcoords, texcoord_triangles)
         self.normal_triangles = self._attribute_triangles("normal", self.normals, normal_triangles)
+        self.tangent_triangles = self._attribute_triangles("tangent", self.tangents, tangent_triangles)
         self.material = material
         self.material_ids = _check_material_ids(material_ids, material, self.triangles)
         self.offset = offset
@@ -104,9 +111,11 @@ class Mesh:
     def with_vertices(self, vertices: Tensor, **replaced: Any) -> Mesh:
         """The same mesh at other positions (any batch axis), sharing the topology caches.
 
-        The stored normals belong to the old positions and are dropped; other keyword arguments replace fields.
+        The stored normals and tangents belong to the old positions and are dropped; other keyword arguments replace
+        fields.
         """
-        return self.replace(vertices=vertices, **{"normals": None, "normal_triangles": None, **replaced})
+        dropped = ("normals", "normal_triangles", "tangents", "tangent_triangles")
+        return self.replace(vertices=vertices, **{**dict.fromkeys(dropped), **replaced})
 
     def replace(self, **fields: Any) -> Mesh:
         """A copy with some constructor arguments replaced; tensors are shared, not copied."""
@@ -145,11 +154,15 @@ class Mesh:
         return _normals.triangle_normals(self.vertices, self.triangles)
 
     def vertex_tangents(self) -> tuple[Tensor, Tensor]:
-        """Tangents (..., K, 4) for normal maps and their rows (T, 3): see `diffrender.geometry.vertex_tangents`.
+        """Tangents (..., K, 4) for normal maps and their rows (T, 3): the mesh's own, where it has some.
+
+        Otherwise those of the texcoords, differentiable: see `diffrender.geometry.vertex_tangents`.
 
         Raises:
-            ValueError: for a mesh without texcoords.
+            ValueError: for a mesh without tangents and texcoords.
         """
+        if self.tangents is not None and self.tangent_triangles is not None:
+            return self.tangents, self.tangent_triangles
         if self.texcoords is None:
             raise ValueError("Mesh.vertex_tangents: the mesh must have texcoords, got none.")
         return _tangents.vertex_tangents(
@@ -208,6 +221,8 @@ class Mesh:
             "texcoord_triangles": own(self.texcoord_triangles),
             "normals": self.normals,
             "normal_triangles": own(self.normal_triangles),
+            "tangents": self.tangents,
+            "tangent_triangles": own(self.tangent_triangles),
             "colors": self.colors,
             "material": self.material,
             "material_ids": self.material_ids,
@@ -215,7 +230,7 @@ class Mesh:
         }
 
     def __repr__(self) -> str:
-        extras = [name for name in ("texcoords", "normals", "colors") if getattr(self, name) is not None]
+        extras = [name for name in ("texcoords", "normals", "tangents", "colors") if getattr(self, name) is not None]
         with_extras = f", with {', '.join(extras)}" if extras else ""
         shape = tuple(self.vertices.shape)
         return f"Mesh(vertices {shape}, {self.triangle_count} triangles{with_extras}, {self.dtype}, {self.device})"

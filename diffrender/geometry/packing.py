@@ -40,7 +40,8 @@ def pack_meshes(meshes: Sequence[Mesh]) -> PackedMeshes:
     """Joins meshes (V, 3) of any sizes for rendering them as one batch, or as one mesh.
 
     Attributes that only some of the meshes have are filled in for the others: colors with 1, texcoords with (0, 0),
-    normals with `vertex_normals()`. The lists of materials are joined, None for a mesh without.
+    normals with `vertex_normals()`, tangents with those of the texcoords or 0. The lists of materials are joined, None
+    for a mesh without.
 
     Gradients:
         To all float tensors of all meshes.
@@ -77,7 +78,7 @@ def pack_meshes(meshes: Sequence[Mesh]) -> PackedMeshes:
         fields["colors"] = torch.cat([
             mesh.vertices.new_ones(mesh.vertex_count, width) if mesh.colors is None else mesh.colors for mesh in meshes
         ])  # fmt: skip
-    for name, fill in (("texcoord", _no_texcoords), ("normal", _smooth_normals)):
+    for name, fill in (("texcoord", _no_texcoords), ("normal", _smooth_normals), ("tangent", _own_tangents)):
         if any(getattr(mesh, f"{name}s") is not None for mesh in meshes):
             parts = [_attribute(mesh, name, fill) for mesh in meshes]
             fields[f"{name}s"] = torch.cat([rows for rows, _ in parts])
@@ -116,6 +117,12 @@ def _attribute(mesh: Mesh, name: str, fill: Any) -> tuple[Tensor, Tensor]:
 
 def _no_texcoords(mesh: Mesh) -> tuple[Tensor, Tensor]:
     return mesh.vertices.new_zeros(1, 2), torch.zeros_like(mesh.triangles)
+
+
+def _own_tangents(mesh: Mesh) -> tuple[Tensor, Tensor]:
+    if mesh.texcoords is not None:
+        return mesh.vertex_tangents()
+    return mesh.vertices.new_zeros(1, 4), torch.zeros_like(mesh.triangles)
 
 
 def _smooth_normals(mesh: Mesh) -> tuple[Tensor, Tensor]:

@@ -26,11 +26,13 @@ import torch
 from torch import Tensor
 
 from diffrender.geometry.mesh import Mesh
+from diffrender.geometry.normals import safe_normalize
 from diffrender.geometry.packing import pack_meshes
 from diffrender.geometry.rotations import rotation_from_quaternion
 from diffrender.geometry.transforms import (
     affine,
     compose,
+    transform_directions,
     transform_normals,
     transform_points,
 )
@@ -173,6 +175,12 @@ class _GltfFile:
         if "NORMAL" in attributes:
             normals = torch.from_numpy(self._attribute(attributes, "NORMAL", ("VEC3",), count, where))
             fields["normals"] = transform_normals(world_from_node, normals)
+            if "TANGENT" in attributes:  # means nothing without normals
+                tangents = torch.from_numpy(self._attribute(attributes, "TANGENT", ("VEC4",), count, where))
+                directions = safe_normalize(transform_directions(world_from_node, tangents[:, :3]))
+                # A mirrored bitangent lies on the other side of the mirrored normal and tangent.
+                side = tangents[:, 3:] * torch.linalg.det(world_from_node[:3, :3]).sign()
+                fields["tangents"] = torch.cat([directions, side], -1)
         if "COLOR_0" in attributes:
             colors = self._attribute(attributes, "COLOR_0", ("VEC3", "VEC4"), count, where)
             fields["colors"] = torch.from_numpy(np.concatenate([colors, np.ones((count, 1))], 1)[:, :4])

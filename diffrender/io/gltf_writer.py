@@ -34,9 +34,9 @@ def write_glb(path: str | os.PathLike[str], mesh: Mesh) -> None:
 
 def one_index_table(mesh: Mesh, rows: Tensor | None = None) -> Mesh:
     """The same surface, or its triangles `rows`, with one vertex for each used combination of indices."""
-    tables = [mesh.triangles, mesh.texcoord_triangles, mesh.normal_triangles]
+    tables = [mesh.triangles, mesh.texcoord_triangles, mesh.normal_triangles, mesh.tangent_triangles]
     is_shared = all(table is None or torch.equal(table, mesh.triangles) for table in tables)
-    counts = {len(a) for a in (mesh.vertices, mesh.texcoords, mesh.normals) if a is not None}
+    counts = {len(a) for a in (mesh.vertices, mesh.texcoords, mesh.normals, mesh.tangents) if a is not None}
     if rows is None and is_shared and len(counts) == 1:
         return mesh.replace(material=None, material_ids=None)
     used = [None if table is None else table if rows is None else table[rows] for table in tables]
@@ -46,10 +46,12 @@ def one_index_table(mesh: Mesh, rows: Tensor | None = None) -> Mesh:
     vertex_index = next(columns)
     texcoords = None if mesh.texcoords is None else mesh.texcoords[next(columns)]
     normals = None if mesh.normals is None else mesh.normals[next(columns)]
+    tangents = None if mesh.tangents is None else mesh.tangents[next(columns)]
     colors = None if mesh.colors is None else mesh.colors[vertex_index]
     return Mesh(
-        mesh.vertices[vertex_index], triangles.reshape(-1, 3), texcoords=texcoords, normals=normals, colors=colors
-    )
+        mesh.vertices[vertex_index], triangles.reshape(-1, 3), texcoords=texcoords, normals=normals, tangents=tangents,
+        colors=colors,
+    )  # fmt: skip
 
 
 class _GlbWriter:
@@ -89,6 +91,8 @@ class _GlbWriter:
 
     def _attributes(self, mesh: Mesh) -> dict[str, int]:
         attributes = {"POSITION": mesh.vertices, "NORMAL": mesh.normals, "TEXCOORD_0": mesh.texcoords}
+        if mesh.tangents is not None:
+            attributes["TANGENT"] = mesh.tangents
         if mesh.colors is not None:
             attributes["COLOR_0"] = mesh.colors if mesh.colors.shape[1] in (3, 4) else mesh.colors[:, :1].expand(-1, 3)
         return {

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from diffrender import _checks
 from diffrender._extras import require
-from diffrender.color import linear_to_srgb, srgb_to_linear
+from diffrender.color import linear_to_srgb, over, srgb_to_linear, unpremultiply
 from diffrender.io.hdr import read_exr, read_hdr, write_exr, write_hdr
 from diffrender.io.png16 import is_png16, read_png16, write_png16
 
@@ -80,7 +80,7 @@ def load_image(
     if image.shape[-1] in (2, 4) and (alpha == "premultiplied" or background is not None) and suffix != ".exr":
         image = torch.cat([image[..., :-1] * image[..., -1:], image[..., -1:]], -1)
     elif suffix == ".exr" and image.shape[-1] in (2, 4) and alpha == "straight" and background is None:
-        image = torch.cat([_unpremultiplied(image[..., :-1], image[..., -1:]), image[..., -1:]], -1)
+        image = unpremultiply(image)
     if background is not None:
         image = _over(image, background)
     return image.to(dtype=dtype, device=device)
@@ -218,13 +218,9 @@ def _encoded(function: str, image: Tensor, encode: str) -> Tensor:
     color_count = image.shape[-1] - (image.shape[-1] % 2 == 0)
     color, alpha = image[..., :color_count], image[..., color_count:].clamp(0, 1)
     if alpha.shape[-1]:
-        color = _unpremultiplied(color, alpha)
+        color = unpremultiply(torch.cat([color, alpha], -1))[..., :-1]
     color = color.clamp(0, 1)
     return torch.cat([linear_to_srgb(color) if encode == "srgb" else color, alpha], -1)
-
-
-def _unpremultiplied(color: Tensor, alpha: Tensor) -> Tensor:
-    return torch.where(alpha > 0, color / torch.where(alpha > 0, alpha, 1), 0)
 
 
 def _over(image: Tensor, background: Tensor | float | tuple[float, ...] | list[float]) -> Tensor:
@@ -235,4 +231,4 @@ def _over(image: Tensor, background: Tensor | float | tuple[float, ...] | list[f
     if behind.ndim > 1 or (behind.ndim == 1 and len(behind) != image.shape[-1] - 1):
         expected = f"be a number or have shape ({image.shape[-1] - 1},)"
         _checks.fail(ValueError, "load_image", "background", expected, _checks.shape_text(behind))
-    return image[..., :-1] + (1 - image[..., -1:]) * behind
+    return over(image, behind)

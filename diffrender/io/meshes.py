@@ -45,7 +45,8 @@ def load_mesh(
         the `f` lines, texcoords and normals with their own index tables, per-vertex colors where every `v` has them,
         and the materials of the MTL file.
         For glTF: all instances of the scene, moved to their places and joined, with texcoords, normals (flat ones where
-        the file has none), linear colors and materials; attributes that only some parts have are filled in.
+        the file has none), the file's tangents, linear colors and materials; attributes that only some parts have are
+        filled in.
         For the others: one vertex table with texcoords and colors where every part has them.
         Texcoords count from the top left (files that count from the bottom are turned over); colors are taken as the
         file holds them, without decoding. `mesh.material` is one `Material`, or a list that `mesh.material_ids` chooses
@@ -77,7 +78,7 @@ def load_mesh(
         offset = (low + high) / 2
         mesh = mesh.replace(vertices=mesh.vertices - offset, offset=offset)
     _warn_of_lost_digits(path, mesh, dtype)
-    floats = ("vertices", "texcoords", "normals", "colors")
+    floats = ("vertices", "texcoords", "normals", "tangents", "colors")
     present = {name: getattr(mesh, name) for name in floats if getattr(mesh, name) is not None}
     mesh = mesh.replace(**{name: tensor.to(dtype) for name, tensor in present.items()})
     return mesh if device is None else mesh.to(device)
