@@ -26,24 +26,24 @@ edge of the mesh, and neither blended nor differentiated, except by `samples`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from diffrender import _checks
 from diffrender._autograd import is_batched
+from diffrender._scene import Background, Frame, RenderResult, Scene, place, place_many
 from diffrender._surface import Surface
+from diffrender._visibility import kept_ids, only_ids, rasterized
 from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
-from diffrender.geometry.packing import pack_meshes
 from diffrender.lights import EnclosingLight, Light, PackedLights
 from diffrender.ops.antialias import antialias
 from diffrender.ops.coverage import composite, coverage
 from diffrender.ops.fragments_at import fragments_at
 from diffrender.ops.interior_flow import interior_flow
-from diffrender.ops.rasterize import Fragments, rasterize
+from diffrender.ops.rasterize import Fragments
 from diffrender.recompute import recomputed, tensors_of
 
 _SMOOTHABLE = ("color", "alpha", "depth", "normal", "position", "texcoord", "albedo")
@@ -51,45 +51,7 @@ _OUTPUTS = (*_SMOOTHABLE, "mask", "triangle_id", "material_id")
 # Of recompute="tiles": so many bands at least, and so many pixels of all items in one at most.
 _BANDS, _BAND_PIXELS = 8, 1 << 16
 
-Background = Tensor | float | tuple[float, ...] | list[float] | EnclosingLight
 Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
-
-
-@dataclass
-class RenderResult:
-    """Pictures (B, H, W, C), row 0 on top; None for what was not asked for. B is 1 for one mesh and one camera.
-
-    Attributes:
-        color: (B, H, W, C) linear colors over the background; without a background premultiplied by coverage.
-        alpha: (B, H, W, 1) coverage in [0, 1]: 1 inside, 0 on background, between them where an edge crosses the pixel.
-        mask: (B, H, W, 1) bool, whether the pixel's centre is covered; no gradient.
-        depth: (B, H, W, 1) positive distance along the viewing axis; 0 on background.
-        normal: (B, H, W, 3) unit normals in world space; 0 on background.
-        position: (B, H, W, 3) world positions; 0 on background.
-        texcoord: (B, H, W, 2); 0 on background.
-        albedo: (B, H, W, C) base color of the material, or the vertex colors, without light; 0 on background.
-        triangle_id: (B, H, W) int32 rows of mesh.triangles, -1 on background; no gradient.
-        material_id: (B, H, W) int32 places in the mesh's list of materials, -1 on background; no gradient.
-        fragments: what the rasterizer returned; with a distorting camera, of the mesh that `Camera.split_edges` made.
-            Only with `recompute=False`: it is what recomputation spares.
-
-    All but color and alpha belong to the nearest surface at the pixel's centre, "BLEND" surfaces included; where alpha
-    mode "MASK" leaves nothing of a surface, to what is behind it. Named in `smooth`, they pass through
-    the edge op too and are then weighted by coverage like a premultiplied color: near a silhouette divide by alpha
-    first.
-    """
-
-    color: Tensor | None = None
-    alpha: Tensor | None = None
-    mask: Tensor | None = None
-    depth: Tensor | None = None
-    normal: Tensor | None = None
-    position: Tensor | None = None
-    texcoord: Tensor | None = None
-    albedo: Tensor | None = None
-    triangle_id: Tensor | None = None
-    material_id: Tensor | None = None
-    fragments: Fragments | None = None
 
 
 class Renderer:
@@ -201,13 +163,13 @@ class Renderer:
         """
         self._check_camera(camera)
         whole = camera if self.samples == 1 else camera.scaled(self.samples)
-        scene = _place(mesh, whole) if isinstance(mesh, Mesh) else _place_many(list(mesh), whole)
+        scene = place(mesh, whole) if isinstance(mesh, Mesh) else place_many(list(mesh), whole)
         lamps = None
         if lights is not None:  # a table of lights is a sequence too, but not of lights
             one = isinstance(lights, (Light, PackedLights, EnclosingLight))
             lamps = [lights] if one else list(lights)  # pyright: ignore[reportArgumentType]
         behind = self.background if background is None else background
-        frame = _Frame(scene, Surface(scene.mesh, whole, scene.depth, lamps), behind)
+        frame = Frame(scene, Surface(scene.mesh, whole, scene.depth, lamps), behind)
         if self.recompute:
             inputs = tensors_of(scene.mesh, scene.clip_positions, scene.depth, scene.ranges, lamps, whole, behind)
             images = recomputed(lambda: self._images(frame), inputs)
@@ -223,7 +185,7 @@ class Renderer:
         self._add_constants(result, triangle_id, scene)
         return result
 
-    def _add_constants(self, result: RenderResult, triangle_id: Tensor, scene: _Scene) -> None:
+    def _add_constants(self, result: RenderResult, triangle_id: Tensor, scene: Scene) -> None:
         """The outputs without gradient."""
         covered = triangle_id >= 0
         if "mask" in self.outputs:
@@ -240,7 +202,7 @@ class Renderer:
 
     # --- pixels: all of this may run twice ------------------------------------------------------------
 
-    def _images(self, frame: _Frame) -> dict[str, Tensor]:
+    def _images(self, frame: Frame) -> dict[str, Tensor]:
         """The float outputs."""
         averaged = [name for name in self.outputs if name in self.smooth] if self.edges == "coverage" else []
         layers = self._layers(frame, tuple(name for name in self.outputs if name not in averaged))
@@ -263,7 +225,7 @@ class Renderer:
             images.update(self._area_averages(frame, averaged))
         return {name: images[name] for name in self.outputs if name in images}
 
-    def _area_averages(self, frame: _Frame, names: list[str]) -> dict[str, Tensor]:
+    def _area_averages(self, frame: Frame, names: list[str]) -> dict[str, Tensor]:
         """Outputs averaged over what each pixel shows, zero on background; one list of fragments for all."""
         scene = frame.scene
         if frame.surface.is_transparent or frame.surface.cutouts:
@@ -278,12 +240,12 @@ class Renderer:
         pictures = composite(torch.cat([rows[name] for name in listed], -1), areas)
         images = dict(zip(listed, pictures.split([rows[name].shape[-1] for name in listed], -1), strict=True))
         if "color" in images and frame.background is not None:
-            behind = self._background_image(frame, images["color"])
+            behind = frame.background_image(images["color"], self.samples)
             images["color"] = images["color"] + (1 - images["alpha"]) * behind
         return images
 
     def _over(
-        self, frame: _Frame, fragments: Fragments, samples: dict[str, Tensor], behind: dict[str, Tensor]
+        self, frame: Frame, fragments: Fragments, samples: dict[str, Tensor], behind: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Color and alpha of a layer over those of all that lies behind it."""
         covered, opacity = (fragments.triangle_id >= 0).unsqueeze(-1), samples.get("opacity")
@@ -291,7 +253,7 @@ class Renderer:
         if "color" in samples:
             color, below = samples["color"], behind.get("color")
             if below is None and frame.background is not None:
-                below = self._background_image(frame, color)
+                below = frame.background_image(color, self.samples)
             if opacity is not None:
                 color = opacity * color if below is None else opacity * color + (1 - opacity) * below
             result["color"] = color if below is None else torch.where(covered, color, below)
@@ -303,7 +265,7 @@ class Renderer:
             result["alpha"] = alpha
         return result
 
-    def _layers(self, frame: _Frame, outputs: tuple[str, ...]) -> list[tuple[Fragments, dict[str, Tensor]]]:
+    def _layers(self, frame: Frame, outputs: tuple[str, ...]) -> list[tuple[Fragments, dict[str, Tensor]]]:
         """Fragments and point samples of every layer, the nearest first."""
         layers: list[tuple[Fragments, dict[str, Tensor]]] = []
         behind = None
@@ -335,7 +297,7 @@ class Renderer:
             return True  # values cannot decide there; layers without a surface change nothing
         return opacity is not None and bool(((opacity < 1) & (fragments.triangle_id >= 0).unsqueeze(-1)).any())
 
-    def _fragments(self, frame: _Frame, layer: int, behind: Fragments | None, outputs: tuple[str, ...]) -> Fragments:
+    def _fragments(self, frame: Frame, layer: int, behind: Fragments | None, outputs: tuple[str, ...]) -> Fragments:
         """By rasterizing the first time, from the ids after that."""
         scene = frame.scene
         # Bands make their own fragments; the ids are all that is needed of the whole picture.
@@ -344,46 +306,20 @@ class Renderer:
         if layer < len(frame.triangle_ids):
             known = frame.triangle_ids[layer]
             if in_bands:
-                return _only_ids(known, scene.clip_positions)
+                return only_ids(known, scene.clip_positions)
             return fragments_at(scene.clip_positions, scene.mesh.triangles, known, derivatives=derivatives)
         positions = scene.clip_positions.detach() if in_bands else scene.clip_positions
         if frame.surface.cutouts:
-            ids = self._kept_ids(frame, behind)
+            ids = kept_ids(frame, behind, self.cull, self.max_layers)
             fragments = fragments_at(positions, scene.mesh.triangles, ids, derivatives=derivatives)
         else:
-            fragments = self._rasterized(scene, positions, behind, derivatives)
+            fragments = rasterized(frame, positions, behind, self.cull, derivatives)
         frame.triangle_ids.append(fragments.triangle_id)
         if not self.recompute and layer == 0:
             frame.first_fragments = fragments
-        return _only_ids(fragments.triangle_id, positions) if in_bands else fragments
+        return only_ids(fragments.triangle_id, positions) if in_bands else fragments
 
-    def _rasterized(self, scene: _Scene, positions: Tensor, behind: Fragments | None, derivatives: bool) -> Fragments:
-        size = (self.height * self.samples, self.width * self.samples)
-        return rasterize(
-            positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull, beneath=behind,
-            derivatives=derivatives,
-        )  # fmt: skip
-
-    @torch.no_grad()
-    def _kept_ids(self, frame: _Frame, behind: Fragments | None) -> Tensor:
-        """(B, H, W) triangle_id of the nearest surfaces beneath `behind` that alpha mode "MASK" does not discard.
-
-        Where a surface is discarded, the one beneath it takes its place, until no pixel shows a discarded one.
-        """
-        scene, surface = frame.scene, frame.surface
-        positions, derivatives = scene.clip_positions.detach(), surface.needs_derivatives_of_cutouts()
-        shown = self._rasterized(scene, positions, behind, derivatives)
-        discarded = surface.discarded(shown)
-        is_unreadable = torch.compiler.is_compiling() or is_batched(discarded)
-        rounds = 0
-        while rounds < self.max_layers if is_unreadable else bool(discarded.any()):
-            beneath = self._rasterized(scene, positions, shown, derivatives)
-            shown = _merged(discarded, beneath, shown)
-            discarded = discarded & surface.discarded(shown)
-            rounds += 1
-        return torch.where(discarded, -1, shown.triangle_id)
-
-    def _point_samples(self, frame: _Frame, fragments: Fragments, outputs: Sequence[str]) -> dict[str, Tensor]:
+    def _point_samples(self, frame: Frame, fragments: Fragments, outputs: Sequence[str]) -> dict[str, Tensor]:
         """The float outputs of one layer at the pixel centres, and its opacity where that is not 1."""
         scene, surface = frame.scene, frame.surface
         if self.recompute != "tiles":
@@ -405,7 +341,7 @@ class Renderer:
         # Bands of one output are let go as soon as it is whole.
         return {name: torch.cat([band.pop(name) for band in bands], 1) for name in list(bands[0])}
 
-    def _add_flow(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene) -> None:
+    def _add_flow(self, images: dict[str, Tensor], fragments: Fragments, scene: Scene) -> None:
         """Gives all float outputs the gradient of their interior to the positions."""
         stack = interior_flow(
             torch.cat(list(images.values()), -1),
@@ -418,7 +354,7 @@ class Renderer:
         )
         images.update(zip(images, stack.split([image.shape[-1] for image in images.values()], -1), strict=True))
 
-    def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: _Scene, method: str) -> None:
+    def _blend_edges(self, images: dict[str, Tensor], fragments: Fragments, scene: Scene, method: str) -> None:
         """Replaces the smooth outputs by their blend across silhouettes: one call for all channels together."""
         names = [name for name in images if name in self.smooth and name in self.outputs]
         if not names:
@@ -441,21 +377,6 @@ class Renderer:
         parts = [blended] if len(names) == 1 else blended.split(sizes, -1)
         images.update(zip(names, parts, strict=True))
 
-    def _background_image(self, frame: _Frame, color: Tensor) -> Tensor:
-        background = frame.background
-        if isinstance(background, EnclosingLight):
-            return _seen_of(background, frame.surface.camera, color)
-        tensor = torch.as_tensor(background, dtype=color.dtype, device=color.device)
-        batch, channels = color.shape[0], color.shape[-1]
-        shape = (batch, self.height, self.width, channels)
-        is_shape_known = tensor.ndim == 0 or tuple(tensor.shape) in ((channels,), shape[1:], shape)
-        if not is_shape_known:
-            expected = f"be one number or have shape ({channels},), {shape[1:]} or {shape}"
-            _checks.fail(ValueError, "Renderer", "background", expected, _checks.shape_text(tensor))
-        if self.samples > 1 and tensor.ndim > 1:
-            tensor = tensor.repeat_interleave(self.samples, -3).repeat_interleave(self.samples, -2)
-        return tensor
-
     def _check_camera(self, camera: Camera) -> None:
         if (camera.height, camera.width) != (self.height, self.width):
             expected = f"have the renderer's resolution ({self.height}, {self.width})"
@@ -463,101 +384,6 @@ class Renderer:
             _checks.fail(ValueError, "Renderer", "camera", expected, actual, "Use camera.scaled or another renderer.")
 
 
-@dataclass
-class _Frame:
-    """One call: what it renders, and what a second run of the same pixels may know of the first.
-
-    Attributes:
-        triangle_ids: (B, H, W) of each layer.
-        is_complete: whether all layers are known.
-        first_fragments: of the nearest layer, where they are kept.
-    """
-
-    scene: _Scene
-    surface: Surface
-    background: Background | None
-    triangle_ids: list[Tensor] = field(default_factory=list)
-    is_complete: bool = False
-    first_fragments: Fragments | None = None
-
-
-@dataclass
-class _Scene:
-    """What a call renders: one mesh as the stages need it.
-
-    Attributes:
-        mesh: one topology, or several meshes packed.
-        clip_positions, depth: (V, 4) and (V,) or with a batch axis, of the mesh's vertices.
-        edge_topology: makes the topology when it is needed.
-        ranges: (B, 2) of packed meshes.
-        own_triangle: (T,) what users call each triangle, where that is not its row.
-    """
-
-    mesh: Mesh
-    clip_positions: Tensor
-    depth: Tensor
-    edge_topology: Callable[[], Tensor]
-    ranges: Tensor | None = None
-    own_triangle: Tensor | None = None
-
-
-def _only_ids(triangle_id: Tensor, like: Tensor) -> Fragments:
-    """Fragments of which nothing but the ids is to be read, without memory for the rest."""
-    nothing = like.new_zeros(()).expand(triangle_id.shape)
-    return Fragments(triangle_id, nothing.unsqueeze(-1).expand(*triangle_id.shape, 2), nothing, None)
-
-
-def _seen_of(light: EnclosingLight, camera: Camera, color: Tensor) -> Tensor:
-    """(B, H, W, 3) or (1, H, W, 3) radiance of an environment along the rays of the pixel centres."""
-    _, directions = camera.rays(camera.pixel_centers().reshape(-1, 2))
-    directions = directions.reshape(-1, camera.height, camera.width, 3)
-    return light.radiance(directions).to(color.dtype)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _merged(mask: Tensor, new: Fragments, old: Fragments) -> Fragments:
-    """`new` where the mask (B, H, W) says so, else `old`."""
-    wide, slopes = mask.unsqueeze(-1), None
-    if new.derivatives is not None and old.derivatives is not None:
-        slopes = torch.where(wide, new.derivatives, old.derivatives)
-    return Fragments(
-        torch.where(mask, new.triangle_id, old.triangle_id),
-        torch.where(wide, new.barycentrics, old.barycentrics),
-        torch.where(mask, new.depth, old.depth),
-        slopes,
-    )
-
-
 def _averaged(image: Tensor, samples: int) -> Tensor:
     """Mean over blocks of samples x samples pixels."""
     return image.unflatten(2, (-1, samples)).unflatten(1, (-1, samples)).mean((2, 4))
-
-
-def _place(mesh: Mesh, camera: Camera) -> _Scene:
-    shapes = mesh.vertices.shape[0] if mesh.vertices.ndim == 3 else 1
-    if shapes > 1 and camera.batch_size not in (None, 1, shapes):
-        expected = f"hold {camera.batch_size} shapes, one per camera, or one for all"
-        _checks.fail(ValueError, "Renderer", "mesh", expected, str(shapes))
-    split, source = camera.split_edges(mesh)  # changes nothing unless the lens distorts
-    own = None if split is mesh else source
-    clip_positions, depth = camera.clip_positions(split.vertices), camera.depth(split.vertices)
-    return _Scene(split, clip_positions, depth, split.edge_topology, own_triangle=own)
-
-
-def _place_many(meshes: Sequence[Mesh], camera: Camera) -> _Scene:
-    """Packed meshes, each with the positions that its own camera gives them; triangles count within each mesh."""
-    if camera.batch_size not in (None, 1, len(meshes)):
-        expected = f"hold one camera, or one for each of the {len(meshes)} meshes"
-        _checks.fail(ValueError, "Renderer", "camera", expected, str(camera.batch_size))
-    cameras = [camera if camera.batch_size is None else camera[k % len(camera)] for k in range(len(meshes))]
-    split = [own_camera.split_edges(mesh) for mesh, own_camera in zip(meshes, cameras, strict=True)]
-    meshes = [mesh for mesh, _ in split]
-    packed = pack_meshes(meshes)
-    pairs = list(zip(meshes, cameras, strict=True))
-    return _Scene(
-        packed.mesh,
-        torch.cat([own_camera.clip_positions(mesh.vertices) for mesh, own_camera in pairs]),
-        torch.cat([own_camera.depth(mesh.vertices) for mesh, own_camera in pairs]),
-        lambda: packed.edge_topology(meshes),
-        packed.ranges,
-        torch.cat([source for _, source in split]),
-    )
