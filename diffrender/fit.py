@@ -55,6 +55,7 @@ class FitSettings:
         seed: of the choice of views.
         learning_rate: distance per step of the fastest vertex in the smoothed variables, for a shape of size 1.
         weights: of the silhouette, depth and shading differences.
+        edges, interior: how the renderer treats silhouettes and surfaces between them, see `Renderer`.
         stages: from coarse to fine.
     """
 
@@ -62,6 +63,8 @@ class FitSettings:
     seed: int = 0
     learning_rate: float = 0.01
     weights: tuple[float, float, float] = (4.0, 1.0, 3.0)
+    edges: str | None = "pairs"
+    interior: str = "exact"
     stages: tuple[Stage, ...] = (
         Stage(0.10, None, shrink=2, batch=8, smoothing=20.0),
         Stage(0.15, 0.040, shrink=2, batch=8, smoothing=20.0),
@@ -203,12 +206,25 @@ def spread_directions(count: int, *, turn_rad: float = 0.0) -> Tensor:
     return transform_directions(turn, spiral).float()
 
 
-def photograph(mesh: Mesh, cameras: Camera, scene_radius: float) -> Pictures:
-    """Pictures of a mesh: of a source for reference, or, with gradients, of a shape that is being recovered."""
+def photograph(
+    mesh: Mesh,
+    cameras: Camera,
+    scene_radius: float,
+    *,
+    edges: str | None = "pairs",
+    interior: str = "exact",
+    samples: int = 1,
+) -> Pictures:
+    """Pictures of a mesh: of a source for reference, or, with gradients, of a shape that is being recovered.
+
+    `edges`, `interior` and `samples` are those of `Renderer`.
+    """
     # Every channel passes through the edge op, so that silhouettes inside the shape count too (a leg before the body).
     renderer = Renderer(
         (cameras.height, cameras.width),
-        edges="pairs",
+        edges=edges,
+        interior=interior,
+        samples=samples,
         outputs=("color", "alpha", "depth", "mask"),
         smooth=("color", "alpha", "depth"),
         recompute=False,  # small pictures: time matters more than memory
@@ -229,6 +245,7 @@ def recover(
     settings: FitSettings,
     *,
     on_step: Callable[[int, Tensor], None] | None = None,
+    on_shape: Callable[[int, Mesh], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Recovery:
     """Recovers a closed surface from pictures alone.
@@ -237,6 +254,7 @@ def recover(
         pictures: of a shape of about size 1 around the origin, B views whose sides `Stage.shrink` divides.
         settings: schedule, weights and seed.
         on_step: called after every step with its number and its (3,) differences.
+        on_shape: called after every step with its number and the mesh that was rendered in it.
         should_stop: asked before every step; True ends the work with the shape as it is then.
 
     Returns:
@@ -271,7 +289,10 @@ def recover(
             views = torch.randperm(len(pictures.cameras), generator=generator)[: stage.batch].to(device)
             target = stage_pictures[views]
             shape = mesh.with_vertices(preconditioner.to_vertices(parameters))
-            difference = photograph(shape, target.cameras, target.scene_radius).difference(target)
+            rendered = photograph(
+                shape, target.cameras, target.scene_radius, edges=settings.edges, interior=settings.interior
+            )
+            difference = rendered.difference(target)
             optimizer.zero_grad()
             (difference * weights).sum().backward()
             optimizer.step()
@@ -280,6 +301,8 @@ def recover(
             recovery.history.append((silhouette, depth, shading))
             if on_step is not None:
                 on_step(recovery.steps, difference.detach())
+            if on_shape is not None:
+                on_shape(recovery.steps, shape.with_vertices(shape.vertices.detach()))
 
         mesh = mesh.with_vertices(preconditioner.to_vertices(parameters).detach())
         recovery.mesh = mesh
