@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
 from .. import _checks
+from .._autograd import apply, no_second_derivative, product_of_channels
 from .._checks import can_read
 
 _TABLE_SIZE = 64
@@ -36,7 +38,7 @@ def split_sum(cosine: Tensor, roughness: Tensor) -> tuple[Tensor, Tensor]:
         scattering keeps.
 
     Gradients: exact to both for the bicubic interpolation that this is, which has a continuous derivative. Zero beyond
-        the bounds. Second derivatives raise an error.
+        the bounds. Second derivatives raise NotImplementedError.
 
     Example:
         >>> scale, bias = split_sum(torch.tensor(0.5), torch.tensor(0.5))
@@ -63,10 +65,59 @@ def _look_up(cosine: Tensor, roughness: Tensor) -> Tensor:
     # around them: borders are nothing special.
     last = table.shape[-1] - 3
     grid = torch.stack([(2 * x - 1) * (last / (last + 2)) for x in (cosine.reshape(-1), roughness.reshape(-1))], -1)
-    values = torch.nn.functional.grid_sample(
-        table[None], grid[None, None], mode="bicubic", padding_mode="border", align_corners=True
-    )
-    return values[0, :, 0].T.reshape(*cosine.shape, 3)
+    return apply(_Bicubic, table, grid).reshape(*cosine.shape, 3)
+
+
+class _Bicubic(torch.autograd.Function):
+    """Values (N, 3) of a constant table (3, n, n) at places (N, 2). A Function because torch's own `grid_sample` has no
+    forward mode."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(table, places):
+        values = torch.nn.functional.grid_sample(
+            table[None], places[None, None], mode="bicubic", padding_mode="border", align_corners=True
+        )
+        return values[0, :, 0].T.contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        return None, apply(_BicubicBackward, *ctx.saved_tensors, grads[0])
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        table, places = inputs
+
+        def rows(channel: int) -> list[Any]:
+            one = torch.zeros_like(outputs[0])
+            one[..., channel] = 1
+            return [apply(_BicubicBackward, table, places, one)]
+
+        return product_of_channels(rows, 3, [tangents[1]])
+
+
+class _BicubicBackward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(table, places, grad_values):
+        bicubic, border = 2, 1
+        return torch.ops.aten.grid_sampler_2d_backward(
+            grad_values.T[None, :, None], table[None], places[None, None], bicubic, border, True, [False, True]
+        )[1][0, 0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple:
+        no_second_derivative("split_sum")
 
 
 @functools.lru_cache(maxsize=16)

@@ -97,7 +97,7 @@ def growth(steps, warm_up):
 
 
 @needs_proc
-@pytest.mark.parametrize("recompute", [True, False, pytest.param("tiles", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recompute", [True, *(pytest.param(r, marks=pytest.mark.slow) for r in (False, "tiles"))])
 def test_r05_memory_stays_flat_over_steps(recompute):
     assert growth(optimise(90, recompute=recompute), 30) < 5e6
 
@@ -152,7 +152,7 @@ def test_r08_import_starts_no_cuda_and_no_threads():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork of a process with threads, from Python 3.12 on
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_r08_workers_of_a_data_loader_render(method, set_threads):
     """Workers, started after the parent has rendered on several threads."""
     if method not in torch.multiprocessing.get_all_start_methods():
