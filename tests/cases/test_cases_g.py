@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.device import from_numpy
 from tests.support.scenes import cube, perspective, pixel_rays, random_rotations, to_clip
 from tests.support.vocabulary import P, aa, cov, g, itp, mask, ras, relative_error, rnd
 
@@ -149,14 +150,14 @@ def test_g11_triangles_smaller_than_a_pixel():
     fine = torch.tensor(np.stack(p(x, y, np.ones_like(x), np.zeros_like(x)), -1).reshape(-1, 4), dtype=torch.float32)
     name = np.arange((cells + 1) ** 2).reshape(cells + 1, cells + 1)
     a, b, c, d = (n.reshape(-1) for n in (name[:-1, :-1], name[:-1, 1:], name[1:, 1:], name[1:, :-1]))
-    triangles = torch.from_numpy(np.concatenate([np.stack([a, b, c], -1), np.stack([a, c, d], -1)]).astype(np.int32))
+    triangles = from_numpy(np.concatenate([np.stack([a, b, c], -1), np.stack([a, c, d], -1)]).astype(np.int32))
     coarse_corners = [name[0, 0], name[0, -1], name[-1, -1], name[-1, 0]]
     coarse = ras(fine[coarse_corners], [(0, 1, 2), (0, 2, 3)], height, width)
     r = ras(fine, triangles, height, width)
     assert torch.equal(r.id >= 0, coarse.id >= 0)
     assert (r.id >= 0).sum() == 37 * 29
 
-    linear = (0.7 * torch.from_numpy(x / width) - 0.4 * torch.from_numpy(y / height)).float().reshape(-1, 1)
+    linear = (0.7 * from_numpy(x / width) - 0.4 * from_numpy(y / height)).float().reshape(-1, 1)
     values = itp(linear, r, triangles)[0, :, :, 0]
     row, column = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     truth = 0.7 * column / width - 0.4 * row / height

@@ -1,4 +1,5 @@
-"""What every op has to hold, checked for each row of the contract table (contract.py)."""
+"""What every op has to hold, checked for each row of the contract table (contract.py), on any device: see
+tests/support/device.py."""
 
 import itertools
 import re
@@ -7,7 +8,10 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+import diffrender as dr
+from diffrender import _checks
 from tests.ops.contract import CONTRACTS, Contract, Example
+from tests.support.device import DEVICE, NONDETERMINISM
 from tests.support.vocabulary import relative_error, rnd
 
 F64 = torch.float64
@@ -59,10 +63,11 @@ def test_gradcheck_in_float64(contract: Contract, example: Example):
     # Every entry of the Jacobian where that is cheap; random projections of it elsewhere. The comparison with autograd
     # of the reference sees every component anyway.
     entries = sum(x.numel() for x in leaves) * sum(x.numel() for x in example.call(*leaves))
-    assert torch.autograd.gradcheck(example.call, leaves, fast_mode=entries > 10_000)
+    options = {"nondet_tol": NONDETERMINISM}
+    assert torch.autograd.gradcheck(example.call, leaves, fast_mode=entries > 10_000, **options)
     # Each output alone: a mixed-up cotangent could hide in the sum of all.
     for k in range(len(example.call(*leaves))):
-        assert torch.autograd.gradcheck(lambda *args, k=k: example.call(*args)[k], leaves, fast_mode=True)
+        assert torch.autograd.gradcheck(lambda *args, k=k: example.call(*args)[k], leaves, fast_mode=True, **options)
 
 
 @pytest.mark.parametrize(("contract", "example"), EXAMPLES)
@@ -354,7 +359,8 @@ def test_forward_mode_is_refused_by_name(contract: Contract, example: Example):
 def test_second_derivative_is_right_or_refused(contract: Contract, example: Example):
     leaves = with_grad(example.tensors())
     if contract.second_derivative:
-        assert torch.autograd.gradgradcheck(example.call, leaves, fast_mode=example is not contract.examples[0])
+        fast = example is not contract.examples[0]
+        assert torch.autograd.gradgradcheck(example.call, leaves, fast_mode=fast, nondet_tol=NONDETERMINISM)
         return
     # The cotangent of sum() needs no gradient itself: the error has to hang on the inputs.
     for head in (lambda x: x.sum(), lambda x: (x**2).sum()):
@@ -524,7 +530,7 @@ def test_autocast_changes_nothing(contract: Contract, example: Example, half):
     truth = example.call(*inputs)
     weights = cotangents(truth)
     true_grads = gradients(example.call, inputs, weights)
-    with torch.autocast("cpu", dtype=half):
+    with torch.autocast(DEVICE.type, dtype=half):
         outputs = example.call(*inputs)
         grads = gradients(example.call, inputs, weights)
     for value, expected in zip([*outputs, *grads], [*truth, *true_grads], strict=True):
@@ -547,6 +553,16 @@ def test_empty_input_is_legal(empty):
         assert not x.grad.any()
 
 
+@pytest.fixture
+def checked_indices():
+    """Ranges of indices are looked at on every device, not on the CPU alone."""
+    before = _checks._device_checks
+    dr.set_checks(True)
+    yield
+    dr.set_checks(before)
+
+
+@pytest.mark.usefixtures("checked_indices")
 @pytest.mark.parametrize("bad", BAD_CALLS)
 def test_bad_call_says_what_is_wrong(bad):
     with pytest.raises(bad.error) as caught:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from tests.reference.rasterize import visibility_key
+from tests.support.device import from_numpy, to_numpy
 
 CROSSING_SLACK = 1 / 16  # pixels
 WALK_LIMIT = 16  # triangles
@@ -68,10 +69,10 @@ def choose_owner(pairs, triangle_id, positions, triangles, scalar):
     """Owner and other pixel (N, 3) of each pair, and +1 where the owner is the first (left, upper) one, else -1."""
     height, width = triangle_id.shape[1:]
     ids = triangle_id[index(pairs.flatten(0, 1))].reshape(-1, 2)
-    item, row, column = (n.numpy() for n in index(pairs))
-    corners = positions.detach()[item[..., None], triangles.long()[ids.clamp(min=0).long()]].numpy()
+    item, row, column = (to_numpy(n) for n in index(pairs))
+    corners = to_numpy(positions)[item[..., None], to_numpy(triangles)[to_numpy(ids.clamp(min=0))]]
     fx, fy = (2 * column + 1) / width - 1, 1 - (2 * row + 1) / height
-    key = torch.from_numpy(visibility_key(corners, fx, fy, height, width, scalar))
+    key = from_numpy(visibility_key(corners, fx, fy, height, width, scalar))
     key = torch.where(ids >= 0, key, torch.inf)
     first_owns = (key[:, 0] < key[:, 1]) | ((key[:, 0] == key[:, 1]) & (ids[:, 0] < ids[:, 1]))
     chosen = torch.where(first_owns[:, None, None], pairs, pairs.flip(1))

@@ -20,6 +20,8 @@ import itertools
 import numpy as np
 import torch
 
+from tests.support.device import to_numpy
+
 SAMPLE = np.array([1e-12, 0.618e-12])
 DEPTH_SLACK = INSIDE_SLACK = SHORTEST = 1e-9
 SNAP = 1 / 256
@@ -43,8 +45,9 @@ def find_pieces(triangle_id, clip_positions, triangles, *, seams=None, ranges=No
     found = []
     for item in range(batch):
         first, count = (0, len(triangles)) if ranges is None else (int(x) for x in ranges[item])
-        shape, ids = positions[item].numpy(), triangle_id[item].numpy()
-        scene = Scene(shape, triangles.numpy(), ids, first, count, cull, None if seams is None else seams.numpy())
+        shape, ids = to_numpy(positions[item]), to_numpy(triangle_id[item])
+        corners = None if seams is None else to_numpy(seams)
+        scene = Scene(shape, to_numpy(triangles), ids, first, count, cull, corners)
         found.append((scene, [*edge_pieces(scene), *crossing_pieces(scene)]))
     return found
 
@@ -59,7 +62,7 @@ def compose(image, positions, scene, pieces, forward):
     if forward == "area":
         areas = torch.tensor([piece["area"] for piece in pieces], dtype=torch.float64)[:, None]
         result = result.index_put(at.unbind(1), areas * (image[back.unbind(1)] - image[front.unbind(1)]), True)
-    jumps = torch.tensor(color_jumps(image.detach().numpy(), scene, pieces))
+    jumps = torch.tensor(color_jumps(to_numpy(image), scene, pieces))
     return result.index_put(at.unbind(1), jumps * motion(positions, scene, pieces)[:, None], True)
 
 

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tests.support.device import from_numpy, to_numpy
+
 SUBPIXELS = 256
 
 
@@ -182,8 +184,8 @@ def visible_triangles(clip_positions, triangles, resolution, *, ranges=None, cul
     """
     height, width = resolution
     scalar = scalar or {torch.float32: np.float32, torch.float64: np.float64}[clip_positions.dtype]
-    positions = batched(clip_positions, ranges).detach().cpu().numpy().astype(scalar)
-    triangles = triangles.detach().cpu().numpy()
+    positions = to_numpy(batched(clip_positions, ranges)).astype(scalar)
+    triangles = to_numpy(triangles)
     batch = positions.shape[0]
     fx, fy = pixel_centres(height, width)
     fy, fx = np.meshgrid(fy, fx, indexing="ij")
@@ -194,7 +196,7 @@ def visible_triangles(clip_positions, triangles, resolution, *, ranges=None, cul
         first, count = (0, len(triangles)) if ranges is None else (int(n) for n in ranges[item])
         best, second = np.full((height, width), np.inf), np.full((height, width), np.inf)
         if beneath is not None:
-            over_id = beneath[item].cpu().numpy()
+            over_id = to_numpy(beneath[item])
             over_corners = positions[item][triangles[np.maximum(over_id, 0)]]
             over_key = visibility_key(over_corners, fx, fy, height, width, scalar)
         for t in range(first, first + count):
@@ -216,7 +218,7 @@ def visible_triangles(clip_positions, triangles, resolution, *, ranges=None, cul
             triangle_id[item][wins] = t
         hit = triangle_id[item] >= 0
         margin[item][hit] = second[hit] - best[hit]
-    return torch.from_numpy(triangle_id), torch.from_numpy(margin)
+    return from_numpy(triangle_id), from_numpy(margin)
 
 
 # --- differentiable part --------------------------------------------------------------------------

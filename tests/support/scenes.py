@@ -5,6 +5,8 @@ import math
 import numpy as np
 import torch
 
+from tests.support.device import from_numpy
+
 CUBE_TRIANGLES = torch.tensor(
     [
         [0, 2, 1], [1, 2, 3], [4, 5, 6], [5, 7, 6], [0, 1, 4], [1, 5, 4],
@@ -94,7 +96,7 @@ def random_rotations(count, seed=0):
     matrices = np.random.default_rng(seed).standard_normal((count, 3, 3))
     q, r = np.linalg.qr(matrices)
     q = q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]
-    return torch.from_numpy(q * np.sign(np.linalg.det(q))[:, None, None])
+    return from_numpy(q * np.sign(np.linalg.det(q))[:, None, None])
 
 
 def random_scene(seed, dtype=torch.float32):
@@ -130,7 +132,7 @@ def random_scene(seed, dtype=torch.float32):
             corners[t] = corners[t - 1]  # coincident with its predecessor
         elif kind == 7:
             corners[t, rng.integers(0, 3), 3] = 0  # a corner at infinity
-    positions = torch.from_numpy(corners.reshape(-1, 4)).to(dtype)
+    positions = from_numpy(corners.reshape(-1, 4)).to(dtype)
     return positions, torch.arange(3 * count, dtype=torch.int32).reshape(-1, 3), (height, width)
 
 
@@ -141,7 +143,7 @@ def lattice_to_clip(points, size):
     """Lattice points (N, 2) in 1/256 pixels of a size x size frame -> (N, 4); exact in float32 for powers of two."""
     ndc = points.astype(np.float64) / (128 * size)
     xyzw = np.stack([ndc[:, 0] - 1, 1 - ndc[:, 1], np.zeros(len(ndc)), np.ones(len(ndc))], -1)
-    return torch.from_numpy(xyzw)
+    return from_numpy(xyzw)
 
 
 def jittered_grid(cells, size, seed, margin=3):

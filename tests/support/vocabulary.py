@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import diffrender as dr
+from tests.support.device import from_numpy, here
 
 
 class Raster(NamedTuple):
@@ -82,7 +83,7 @@ def cov(tris_px, H, W):
             distance = np.minimum(distance, np.hypot(x - a[0] - t * d[0], y - a[1] - t * d[1]))
         inside = np.logical_and.reduce([s >= 0 for s in sides]) | np.logical_and.reduce([s < 0 for s in sides])
         covered |= inside
-    return torch.from_numpy(covered), torch.from_numpy(distance)
+    return from_numpy(covered), from_numpy(distance)
 
 
 def fd(f, x, d, eps=1e-3):
@@ -90,12 +91,14 @@ def fd(f, x, d, eps=1e-3):
 
 
 def rnd(*shape, seed=0, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return here(torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype))
 
 
 def uniform(*shape, seed=0, low=0.0, high=1.0, dtype=torch.float32):
-    values = torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (low + (high - low) * values).to(dtype)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    values = torch.rand(*shape, generator=generator, dtype=torch.float64, device="cpu")
+    return here((low + (high - low) * values).to(dtype))
 
 
 def g(f, x):

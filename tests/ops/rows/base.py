@@ -14,6 +14,7 @@ from torch import Tensor
 
 import diffrender as dr
 from tests.reference import rasterize as reference_rasterize
+from tests.support.device import here
 from tests.support.scenes import cube, perspective, rigid, to_clip
 from tests.support.vocabulary import P, uniform
 
@@ -116,9 +117,10 @@ def many_triangles(count: int = 400) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """Overlapping triangles in 2 items of 120 x 150 pixels: work for several threads, all of it shared vertices."""
     positions = uniform(2, 300, 4, low=-1.1, high=1.1, seed=5, dtype=F64)
     positions[..., 3] = 1 + 0.3 * positions[..., 3]
-    near = torch.randint(0, 300, (400, 1), generator=torch.Generator().manual_seed(6))
-    offsets = torch.randint(1, 40, (400, 2), generator=torch.Generator().manual_seed(7))
-    triangles = torch.cat([near, near + offsets], 1) % 300
+    generators = [torch.Generator("cpu").manual_seed(seed) for seed in (6, 7)]
+    near = torch.randint(0, 300, (400, 1), generator=generators[0], device="cpu")
+    offsets = torch.randint(1, 40, (400, 2), generator=generators[1], device="cpu")
+    triangles = here(torch.cat([near, near + offsets], 1) % 300)
     return positions, triangles[:count].int(), (120, 150)
 
 

@@ -99,7 +99,7 @@ def bad_calls() -> list[BadCall]:
         bad("another batch", ValueError, "fragments_at: clip_positions must have the batch size", triangle_id=ids[:1]),
         bad("band below the image", ValueError, "fragments_at: first_row must lie in", height=SIZE[0], first_row=1),
         bad("negative row", ValueError, "fragments_at: first_row must lie in", first_row=-1),
-        bad("another device", ValueError, "fragments_at: .* is on cpu but .* is on meta", clip=positions.to("meta")),
+        bad("another device", ValueError, "fragments_at: .* is on .* but .* is on meta", clip=positions.to("meta")),
     ]  # fmt: skip
 
 

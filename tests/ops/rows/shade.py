@@ -128,7 +128,7 @@ def bad_calls(name: str, op: Callable, material: list[Tensor], *, needs_view: bo
             positions=positions[..., :2]),
         bad("integer normals", TypeError, "normals must be float32 or float64", normals=normals.long()),
         bad("normals of another type", TypeError, "normals is torch.float32 but positions is", normals=normals.float()),
-        bad("normals on another device", ValueError, "normals is on meta but positions is on cpu",
+        bad("normals on another device", ValueError, "normals is on meta but positions is on ",
             normals=normals.to("meta")),
         bad("another height", ValueError, r"normals must have the height of positions \(3\), got 4", normals=other),
         bad("a column for a picture", ValueError, r"normals must cover the whole picture \(3, 11\), got \(3, 1\)",
