@@ -167,7 +167,7 @@ struct GpuRasterizer {
 
   DR_HD bool enqueue(int64_t item, int32_t triangle, int64_t needed) const {
     // Reading first keeps the entry count of a full queue from growing without bound.
-    const uint64_t seen = *const_cast<volatile uint64_t*>(queue.counter);
+    const uint64_t seen = read_shared(queue.counter);
     if (static_cast<int64_t>(seen >> kQueueCountShift) >= queue.capacity) return false;
     const uint64_t before = atomic_add(queue.counter, uint64_t(1) << kQueueCountShift | static_cast<uint64_t>(needed));
     const int64_t entry = static_cast<int64_t>(before >> kQueueCountShift);

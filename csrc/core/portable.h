@@ -6,6 +6,11 @@
 #include <cstdint>
 #include <limits>
 
+// tests/native defines this to a header with atomics and warps made of CPU threads: the bodies below run on those.
+#if defined(DR_EMULATED_GPU)
+#include DR_EMULATED_GPU
+#endif
+
 #if defined(__CUDACC__)
 #define DR_HD __host__ __device__ __forceinline__
 #define DR_HD_CALL __host__ __device__ __noinline__  // a function that is long and called from several places
@@ -70,6 +75,8 @@ DR_HD uint32_t float_bits(float value) {
 DR_HD void atomic_min(uint64_t* address, uint64_t value) {
 #if defined(__CUDA_ARCH__)
   atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+#elif defined(DR_EMULATED_GPU)
+  emulated::atomic_min(address, value);
 #else
   *address = value < *address ? value : *address;
 #endif
@@ -78,17 +85,30 @@ DR_HD void atomic_min(uint64_t* address, uint64_t value) {
 DR_HD void atomic_min(uint32_t* address, uint32_t value) {
 #if defined(__CUDA_ARCH__)
   atomicMin(address, value);
+#elif defined(DR_EMULATED_GPU)
+  emulated::atomic_min(address, value);
 #else
   *address = value < *address ? value : *address;
+#endif
+}
+
+// A value that other threads change meanwhile.
+DR_HD uint64_t read_shared(const uint64_t* address) {
+#if defined(DR_EMULATED_GPU)
+  return emulated::read(address);
+#else
+  return *const_cast<const volatile uint64_t*>(address);
 #endif
 }
 
 DR_HD void atomic_max(uint64_t* address, uint64_t value) {
 #if defined(__CUDA_ARCH__)
   // Most values do not raise the maximum: a plain read first spares almost every atomic.
-  if (value > *reinterpret_cast<volatile uint64_t*>(address)) {
+  if (value > read_shared(address)) {
     atomicMax(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
   }
+#elif defined(DR_EMULATED_GPU)
+  emulated::atomic_max(address, value);
 #else
   *address = value > *address ? value : *address;
 #endif
@@ -130,6 +150,8 @@ DR_HD void set_flag(uint8_t* flag) {
 DR_HD uint64_t atomic_add(uint64_t* address, uint64_t value) {
 #if defined(__CUDA_ARCH__)
   return atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+#elif defined(DR_EMULATED_GPU)
+  return emulated::atomic_add(address, value);
 #else
   const uint64_t before = *address;
   *address = before + value;
@@ -137,14 +159,50 @@ DR_HD uint64_t atomic_add(uint64_t* address, uint64_t value) {
 #endif
 }
 
+// On the GPU adding nothing costs as much as adding something: zeros are left out.
 template <class scalar_t>
 DR_HD void atomic_add_floating(scalar_t* address, scalar_t value) {
 #if defined(__CUDA_ARCH__)
-  atomicAdd(address, value);
+  if (value != 0) atomicAdd(address, value);
+#elif defined(DR_EMULATED_GPU)
+  if (value != 0) emulated::atomic_add(address, value);
 #else
   *address += value;
 #endif
 }
+
+// Warps: 32 threads that take these steps together. Every lane of the warp has to call each of them.
+#if defined(__CUDA_ARCH__)
+constexpr bool kHasWarps = true;
+constexpr uint32_t kWholeWarp = 0xffffffffu;
+DR_HD int warp_lane() { return static_cast<int>(threadIdx.x & 31u); }
+DR_HD bool warp_any(bool value) { return __any_sync(kWholeWarp, value) != 0; }
+DR_HD uint32_t warp_ballot(bool value) { return __ballot_sync(kWholeWarp, value); }
+DR_HD uint32_t warp_match(uint64_t key) {  // the lanes that have the same key
+  return __match_any_sync(kWholeWarp, static_cast<unsigned long long>(key));
+}
+template <class scalar_t>
+DR_HD scalar_t warp_read(scalar_t value, int lane) {
+  return __shfl_sync(kWholeWarp, value, lane);
+}
+DR_HD int lowest_lane(uint32_t lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
+DR_HD int count_lanes(uint32_t lanes) { return __popc(lanes); }
+#elif defined(DR_EMULATED_GPU)
+constexpr bool kHasWarps = true;
+using emulated::warp_any, emulated::warp_ballot, emulated::warp_lane, emulated::warp_match, emulated::warp_read;
+DR_HD int lowest_lane(uint32_t lanes) { return __builtin_ctz(lanes); }
+DR_HD int count_lanes(uint32_t lanes) { return __builtin_popcount(lanes); }
+#else
+constexpr bool kHasWarps = false;  // and nothing that calls these is compiled
+int warp_lane();
+bool warp_any(bool value);
+uint32_t warp_ballot(bool value);
+uint32_t warp_match(uint64_t key);
+template <class scalar_t>
+scalar_t warp_read(scalar_t value, int lane);
+int lowest_lane(uint32_t lanes);
+int count_lanes(uint32_t lanes);
+#endif
 
 // Adds one contribution to element `index` of the gradient tensor.
 template <class scalar_t>

@@ -1,0 +1,311 @@
+// The algorithms made for GPUs on emulated ones (emulated_gpu.h), compared with plain loops: work splitting and packed
+// minimum of the rasterizer, sums within warps, order-free sums. Prints what failed; exit status 0 when nothing did.
+// tests/test_native.py compiles this with sanitizers.
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "interpolate.h"
+#include "rasterize_gpu.h"
+
+using namespace diffrender;
+
+namespace {
+
+int failures = 0;
+
+void expect(bool condition, const char* what, const char* type = "") {
+  if (condition) return;
+  std::printf("FAILED: %s %s\n", what, type);
+  ++failures;
+}
+
+constexpr int kThreads = 4;
+
+// Items in random order on several threads: what a grid of thread blocks does, as far as memory can tell.
+template <class F>
+void launch_emulated(int64_t n, const F& functor, std::mt19937& random) {
+  std::vector<int64_t> order(n);
+  for (int64_t i = 0; i < n; ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), random);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = t; i < n; i += kThreads) functor(order[i], order[i] + 1);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// body(lane) on 32 threads that form a warp, for `warps` warps at once.
+void run_warps(int warps, const std::function<void(int warp, int lane)>& body) {
+  std::vector<emulated::Warp> meeting(warps);
+  std::vector<std::thread> threads;
+  for (int w = 0; w < warps; ++w) {
+    for (int l = 0; l < emulated::kLanesOfWarp; ++l) {
+      threads.emplace_back([&, w, l] {
+        emulated::this_lane = {&meeting[w], l};
+        body(w, l);
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The loop of scatter_kernel in core/launch_cuda.cuh with two warps.
+template <class F, class scalar_t>
+void scatter_emulated(int64_t n, const F& functor, const Sink<scalar_t>& sink) {
+  constexpr int kWarps = 2;
+  run_warps(kWarps, [&](int warp, int lane) {
+    for (int64_t i = warp * 32 + lane; i - lane < n; i += kWarps * 32) {
+      functor(std::min(i, n), std::min(i + 1, n), sink);
+    }
+  });
+}
+
+// ---- a scene: triangles of all sizes, some behind the camera, some not finite, copies of others
+
+template <class scalar_t>
+struct Scene {
+  std::vector<scalar_t> positions;
+  std::vector<int32_t> triangles;
+  int32_t width, height, batch;
+
+  RasterMesh<scalar_t> mesh() const {
+    const int32_t vertices = static_cast<int32_t>(positions.size() / 4 / batch);
+    return {positions.data(), triangles.data(),
+            nullptr,          int64_t(vertices) * 4,
+            vertices,         static_cast<int32_t>(triangles.size() / 3),
+            Cull::none};
+  }
+  Viewport<scalar_t> viewport() const { return Viewport<scalar_t>::make(width, height); }
+  int64_t pixels() const { return int64_t(batch) * width * height; }
+};
+
+template <class scalar_t>
+Scene<scalar_t> make_scene(int count, int32_t width, int32_t height, std::mt19937& random) {
+  std::uniform_real_distribution<double> unit(-1, 1);
+  Scene<scalar_t> scene{{}, {}, width, height, 2};
+  for (int t = 0; t < count; ++t) {
+    for (int k = 0; k < 3; ++k) scene.triangles.push_back(3 * t + k);
+  }
+  scene.triangles[1] = 1000000;  // an index that does not exist
+  for (int item = 0; item < scene.batch; ++item) {
+    for (int t = 0; t < count; ++t) {
+      const double size = std::pow(10.0, 1.3 * unit(random) - 0.7), x = unit(random), y = unit(random);
+      for (int k = 0; k < 3; ++k) {
+        const double w = 1.5 + unit(random);
+        double v[4] = {(x + size * unit(random)) * w, (y + size * unit(random)) * w, 0.9 * unit(random) * w, w};
+        if (t % 11 == 5) v[3] *= k == 0 ? -1 : 1;
+        if (t % 13 == 7) v[0] *= 1e6;
+        if (t % 17 == 9 && k == 1) v[1] = std::nan("");
+        for (const double value : v) scene.positions.push_back(static_cast<scalar_t>(value));
+      }
+    }
+    const int64_t first = scene.positions.size() - 12 * count;
+    for (int i = 0; i < 12; ++i) scene.positions[first + 12 * 3 + i] = scene.positions[first + 12 * 2 + i];
+  }
+  return scene;
+}
+
+// ---- rasterizer
+
+// The nearest triangle of every pixel by a loop over all of them; of equal keys the lowest index.
+template <class scalar_t>
+std::vector<int32_t> nearest_by_loop(const Scene<scalar_t>& scene) {
+  std::vector<int32_t> result(scene.pixels(), -1);
+  std::vector<scalar_t> best(scene.pixels(), scalar_t(3));
+  const auto mesh = scene.mesh();
+  const GpuRasterizer<scalar_t> rasterizer{mesh, scene.viewport(), nullptr, {}, {}, 0};
+  for (int64_t item = 0; item < scene.batch; ++item) {
+    for (int32_t t = 0; t < mesh.triangle_count; ++t) {
+      typename GpuRasterizer<scalar_t>::Projected p;
+      if (!rasterizer.project(item, t, &p)) continue;
+      for (int i = 1; i + 1 < p.corners; ++i) {
+        ScreenTriangle part;
+        if (!rasterizer.make_part(p, i, &part)) continue;
+        for (int32_t row = part.row_begin; row < part.row_end; ++row) {
+          for (int32_t column = part.column_begin; column < part.column_end; ++column) {
+            scalar_t key;
+            if (!covers(part, column, row)) continue;
+            if (!visibility_key(mesh, rasterizer.viewport, item, t, column, row, &key)) continue;
+            const int64_t pixel = (item * scene.height + row) * scene.width + column;
+            if (key < best[pixel]) best[pixel] = key, result[pixel] = t;
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+// draw_gpu of rasterize.cpp on emulated threads. *queued: how many triangles were cut into pieces.
+template <class scalar_t>
+std::vector<int32_t> nearest_by_gpu(const Scene<scalar_t>& scene, int64_t capacity, std::mt19937& random,
+                                    int64_t* queued) {
+  constexpr bool kWide = sizeof(scalar_t) == 8;
+  const int64_t pixels = scene.pixels();
+  std::vector<uint64_t> nearest(pixels);
+  std::vector<uint64_t> winner((pixels + 1) / 2);
+  std::vector<int64_t> begin(capacity), triangle(capacity);
+  GpuRasterizer<scalar_t> rasterizer{scene.mesh(), scene.viewport(), nullptr, {}, {}, 0};
+  rasterizer.buffer = {nearest.data(), reinterpret_cast<uint32_t*>(winner.data())};
+  launch_emulated(pixels, FillOnes{nearest.data()}, random);
+  launch_emulated(winner.size(), FillOnes{winner.data()}, random);
+  for (int pass = 0; pass < (kWide ? 2 : 1); ++pass) {
+    uint64_t counter = 0;
+    rasterizer.queue = {&counter, begin.data(), triangle.data(), capacity};
+    rasterizer.pass = pass;
+    launch_emulated(int64_t(scene.batch) * rasterizer.mesh.triangle_count, rasterizer, random);
+    *queued = std::min<int64_t>(counter >> kQueueCountShift, capacity);
+    expect(std::is_sorted(begin.begin(), begin.begin() + *queued),
+           "entries of the queue are in the order of their pieces");
+    launch_emulated(16, GpuDrawQueue<scalar_t>{rasterizer, 16}, random);
+  }
+  std::vector<int32_t> id(pixels);
+  std::vector<scalar_t> barycentrics(2 * pixels), depth(pixels), derivatives(4 * pixels);
+  const FragmentOutput<scalar_t> output{id.data(), barycentrics.data(), depth.data(), derivatives.data()};
+  launch_emulated(pixels, GpuResolve<scalar_t>{rasterizer.mesh, rasterizer.viewport, rasterizer.buffer, output},
+                  random);
+  return id;
+}
+
+template <class scalar_t>
+void test_rasterizer(const char* type) {
+  std::mt19937 random(1);
+  const auto scene = make_scene<scalar_t>(60, 70, 50, random);
+  const auto truth = nearest_by_loop(scene);
+  expect(std::count(truth.begin(), truth.end(), -1) < scene.pixels() / 2, "the scene covers something", type);
+  int64_t queued = 0, most = 0;
+  for (const int64_t capacity : {1000, 1000, 3, 0}) {
+    expect(nearest_by_gpu(scene, capacity, random, &queued) == truth, "GPU rasterizer equals the loop", type);
+    most = std::max(most, queued);
+  }
+  expect(most > 5, "large triangles are cut into pieces", type);
+}
+
+// Every kind of key in random order on several threads: smallest key first, then the lowest id.
+void test_packed_minimum() {
+  std::mt19937 random(2);
+  std::vector<float> keys = {0.0f, 0.25f, -0.25f, 1.0f, -1.0f, 1e-30f, -1e-30f, 0.25f, -0.75f, -0.75f};
+  for (int round = 0; round < 200; ++round) {
+    std::shuffle(keys.begin(), keys.end(), random);
+    const int count = 1 + round % static_cast<int>(keys.size());
+    uint64_t nearest = kNothingDrawn;
+    const VisibilityBuffer buffer{&nearest, nullptr};
+    struct Offer {
+      VisibilityBuffer buffer;
+      const float* keys;
+      void operator()(int64_t begin, int64_t) const { buffer.offer(0, keys[begin], static_cast<int32_t>(begin), 0); }
+    };
+    launch_emulated(count, Offer{buffer, keys.data()}, random);
+    const auto best = std::min_element(keys.begin(), keys.begin() + count) - keys.begin();
+    expect(buffer.triangle(0, 0.0f) == best, "packed minimum");
+  }
+}
+
+// ---- sums within a warp
+
+void test_warp_sums() {
+  std::mt19937 random(3);
+  for (int pattern = 0; pattern < 24; ++pattern) {
+    uint64_t keys[32];
+    int64_t values[32], expected[32] = {};
+    for (int i = 0; i < 32; ++i) {
+      keys[i] = pattern == 0 ? 7 : pattern == 1 ? i : pattern == 2 ? i % 2 : random() % (1 + pattern);
+      values[i] = random() % 1000;
+    }
+    for (int i = 0; i < 32; ++i) {
+      for (int j = 0; j < 32; ++j) expected[i] += keys[i] == keys[j] ? values[j] : 0;
+    }
+    int64_t sums[32][2];
+    uint32_t groups[32];
+    run_warps(1, [&](int, int lane) {
+      int64_t mine[2] = {values[lane], -2 * values[lane]};
+      groups[lane] = warp_match(keys[lane]);
+      sum_in_lowest_lane(groups[lane], mine);
+      sums[lane][0] = mine[0];
+      sums[lane][1] = mine[1];
+    });
+    for (int i = 0; i < 32; ++i) {
+      if (lowest_lane(groups[i]) != i) continue;
+      expect(sums[i][0] == expected[i] && sums[i][1] == -2 * expected[i], "sum of a group of lanes");
+    }
+  }
+}
+
+template <class scalar_t, class F>
+void test_scatter(const char* name, int64_t n, int64_t size, const F& functor) {
+  std::vector<scalar_t> truth(size), sums(size);
+  scatter_in_order(functor, 0, n, Sink<scalar_t>{truth.data()});
+  scatter_emulated(n, functor, Sink<scalar_t>{sums.data()});
+  scalar_t largest = 0, error = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    largest = std::max(largest, std::abs(truth[i]));
+    error = std::max(error, std::abs(truth[i] - sums[i]));
+  }
+  expect(largest > 0 && error <= largest * (sizeof(scalar_t) == 8 ? 1e-12 : 1e-4), "sums by warps", name);
+
+  // Order-free: the same bits whichever warp comes first, and close to the plain sums.
+  std::vector<scalar_t> first;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<scalar_t> values(size);
+    std::vector<int64_t> fixed(size);
+    uint64_t maximum = 0;
+    double unit[2];
+    Sink<scalar_t> sink{values.data(), 0, ScatterMode::measure, &maximum, fixed.data(), unit};
+    scatter_emulated(n, functor, sink);
+    FixedPointUnit{&maximum, unit, n}(0, 1);
+    sink.mode = ScatterMode::fixed;
+    scatter_emulated(n, functor, sink);
+    FixedPointFinish<scalar_t>{values.data(), fixed.data(), unit}(0, size);
+    for (int64_t i = 0; i < size; ++i) error = std::max(error, std::abs(truth[i] - values[i]));
+    if (round == 0) first = values;
+    expect(values == first, "order-free sums are the same bits", name);
+  }
+  expect(error <= largest * (sizeof(scalar_t) == 8 ? 1e-12 : 1e-4), "order-free sums", name);
+}
+
+template <class scalar_t>
+void test_scatters(const char* type) {
+  std::mt19937 random(4);
+  const auto scene = make_scene<scalar_t>(8, 13, 9, random);
+  std::vector<int32_t> id = nearest_by_loop(scene);
+  const int64_t n = scene.pixels(), vertices = scene.positions.size() / 4;
+  std::uniform_real_distribution<scalar_t> unit(-1, 1);
+  std::vector<scalar_t> weights(2 * n), grads(3 * n);
+  for (scalar_t& x : weights) x = unit(random);
+  for (scalar_t& x : grads) x = unit(random);
+  for (int64_t i = 40; i < 80; ++i) grads[3 * i] = grads[3 * i + 1] = grads[3 * i + 2] = 0;  // a warp without gradient
+  std::fill(weights.begin() + 80, weights.begin() + 160, scalar_t(0));
+  test_scatter<scalar_t>(
+      type, n, 4 * vertices,
+      RasterizeBackward<scalar_t>{scene.mesh(), scene.viewport(), id.data(), weights.data(), grads.data(), nullptr});
+  const InterpolateInput<scalar_t> in{nullptr,
+                                      scene.triangles.data(),
+                                      id.data(),
+                                      weights.data(),
+                                      n / scene.batch,
+                                      vertices / scene.batch * 3,
+                                      static_cast<int32_t>(vertices / scene.batch),
+                                      scene.mesh().triangle_count,
+                                      3,
+                                      scalar_t(1)};
+  test_scatter<scalar_t>(type, n, 3 * vertices, InterpolateBackwardAttributes<scalar_t, 3>{in, grads.data(), 0});
+}
+
+}  // namespace
+
+int main() {
+  test_rasterizer<float>("float");
+  test_rasterizer<double>("double");
+  test_packed_minimum();
+  test_warp_sums();
+  test_scatters<float>("float");
+  test_scatters<double>("double");
+  if (failures == 0) std::printf("all algorithms agree\n");
+  return failures == 0 ? 0 : 1;
+}
