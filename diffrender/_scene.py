@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
+from diffrender._constants import constant
 from diffrender._surface import Surface
 from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
@@ -102,7 +103,7 @@ class Frame:
         background, camera = self.background, self.surface.camera
         if isinstance(background, EnclosingLight):
             return _seen_of(background, camera, color)
-        tensor = torch.as_tensor(background, dtype=color.dtype, device=color.device)
+        tensor = constant(background, color)
         batch, channels = color.shape[0], color.shape[-1]
         shape = (batch, camera.height // samples, camera.width // samples, channels)
         is_shape_known = tensor.ndim == 0 or tuple(tensor.shape) in ((channels,), shape[1:], shape)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
+from diffrender._constants import constant
 
 _LINEAR_KNEE = 0.0031308
 _SRGB_KNEE = 0.04045
@@ -107,7 +108,7 @@ def over(image: Tensor, background: Tensor | float | Sequence[float]) -> Tensor:
         [0.25, 0.5, 0.5]
     """
     color, alpha = _color_and_alpha("over", image)
-    behind = torch.as_tensor(background, dtype=image.dtype, device=image.device)
+    behind = constant(background, image)
     try:
         fits = torch.broadcast_shapes(behind.shape, color.shape)[-1] == color.shape[-1]
     except RuntimeError:

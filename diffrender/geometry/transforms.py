@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
+from diffrender._constants import constant
 from diffrender.geometry.normals import safe_normalize
 
 Vector = Tensor | list[float] | tuple[float, float, float]
@@ -97,7 +98,7 @@ def rotation(axis: Vector, angle: Tensor | float) -> Tensor:
 def affine(linear: Tensor, offset: Tensor) -> Tensor:
     """Joins (..., 3, 3) linear parts and (..., 3) offsets into (..., 4, 4) transforms."""
     upper = torch.cat([linear, offset.unsqueeze(-1)], -1)
-    last_row = torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=upper.dtype, device=upper.device)
+    last_row = constant([0.0, 0.0, 0.0, 1.0], upper)
     return torch.cat([upper, last_row.expand(*upper.shape[:-2], 1, 4)], -2)
 
 
@@ -139,7 +140,7 @@ def look_at(
     up = safe_normalize(up)
     for fallback in ([0.0, 0.0, -1.0], [0.0, 1.0, 0.0]):
         sine = torch.linalg.cross(forward.detach(), up.detach()).norm(dim=-1, keepdim=True)
-        up = torch.where(sine > parallel_below, up, torch.tensor(fallback, dtype=up.dtype, device=up.device))
+        up = torch.where(sine > parallel_below, up, constant(fallback, up))
 
     right = safe_normalize(torch.linalg.cross(forward, up))
     camera_up = torch.linalg.cross(right, forward)

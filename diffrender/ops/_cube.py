@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._constants import table
+
 
 def face_vectors(s: Tensor, t: Tensor, depth: Tensor) -> Tensor:
     """(6, ..., 3): world vectors of points at s to the right, t down and `depth` ahead of each face."""
@@ -54,7 +56,7 @@ def pad_faces(texels: Tensor) -> Tensor:
     Beyond a corner of the cube there is no texel: the mean of the three around it takes its place.
     """
     batch, _, size, _, channels = texels.shape
-    at = texels_across(size).to(texels.device)
+    at = table(texels_across, size, like=texels, dtype=torch.int64)
     beyond = texels.reshape(batch, 6 * size * size, channels)[:, at.flatten()]
     left, right, top, bottom = beyond.view(batch, 6, 4, size, channels).unbind(2)
 

@@ -21,6 +21,7 @@ from .._autograd import (
     register_vmap,
     scatter_algorithm,
 )
+from .._constants import constant
 from ..lights import VALUES_PER_LIGHT, EnclosingLight, Light, PackedLights, pack_lights
 
 Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
@@ -117,7 +118,7 @@ def as_map(function: str, name: str, value: Any, channels: int, like: Tensor | N
     """A number, (C,), (B, C), (H, W, C) or (B, H, W, C) as a map of four axes."""
     if like is not None and not isinstance(value, Tensor):
         try:
-            value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+            value = constant(value, like)
         except (TypeError, ValueError):
             _checks.fail(TypeError, function, name, "be a tensor or numbers", type(value).__name__)
     tensor = _checks.check_floating(function, name, value)

@@ -22,6 +22,7 @@ import torch
 
 from .. import _checks
 from .._autograd import apply, is_batched, no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._constants import constant
 from .rasterize import Fragments
 
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
@@ -210,7 +211,7 @@ def composite(
     image = image.view(batch, height, width, channels)
     if background is None:
         return image
-    behind = torch.as_tensor(background, dtype=rows.dtype, device=rows.device)
+    behind = constant(background, rows)
     shapes = ((), (channels,), (height, width, channels), (batch, height, width, channels))
     if tuple(behind.shape) not in shapes:
         expected = f"be a number or have shape ({channels},), {shapes[2]} or {shapes[3]}"

@@ -32,6 +32,7 @@ from .._autograd import (
     register_vmap,
     scatter_algorithm,
 )
+from .._constants import constant
 from ._cube import cube_texels
 from ._shade import as_map, as_triangle_id
 
@@ -98,7 +99,7 @@ def irradiance_sh(
         shape = torch.broadcast_shapes(directions.shape[:3], (batch, 1, 1))
         triangle_id = as_triangle_id("irradiance_sh", mask, tuple(shape), directions)
     factors = [_COSINE[degree] * sign for degree, sign in zip(_DEGREE, _basis(convention), strict=True)]
-    scaled = table * torch.tensor(factors, dtype=table.dtype, device=table.device).unsqueeze(-1)
+    scaled = table * constant(factors, table).unsqueeze(-1)
     return apply(_IrradianceSh, scaled, directions, triangle_id)
 
 
@@ -153,7 +154,7 @@ def window_sh(coefficients: Tensor, strength: float) -> Tensor:
 0.10000000149011612]
     """
     factors = [1 / (1 + strength * (degree * (degree + 1)) ** 2) for degree in _DEGREE]
-    return coefficients * coefficients.new_tensor(factors).unsqueeze(-1)
+    return coefficients * constant(factors, coefficients).unsqueeze(-1)
 
 
 def _basis(convention: str) -> list[float]:

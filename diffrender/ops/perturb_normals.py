@@ -27,6 +27,7 @@ from .._autograd import (
     register_vmap,
     scatter_algorithm,
 )
+from .._constants import constant
 from ._shade import as_map, as_triangle_id, check_sizes
 
 # Direction of the green channel: up in the picture (glTF, OpenGL, Blender) or down (DirectX, Unreal).
@@ -95,7 +96,7 @@ def perturb_normals(
     def add(argument: str, value: Any, channels: int) -> Tensor:
         if not isinstance(value, Tensor):
             try:
-                value = torch.as_tensor(value, dtype=first.dtype, device=first.device)
+                value = constant(value, first)
             except (TypeError, ValueError):
                 _checks.fail(TypeError, name, argument, "be a tensor or numbers", type(value).__name__)
         if value.dim() == 0 and channels == 1:

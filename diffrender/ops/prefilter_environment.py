@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._autograd import apply, register_fake, register_vmap, scatter_algorithm
+from .._constants import table
 from ._cube import cube_texels, halve_sums
 
 MINIMUM_ROUGHNESS = 0.01
@@ -115,7 +116,7 @@ def _filter(energies: _Energies, roughness: float, size: int, tolerance: float) 
 
 def _energies(environment: Tensor) -> _Energies:
     size = environment.shape[2]
-    nodes = _nodes(size).to(environment)
+    nodes = table(_nodes, size, like=environment)
     levels = [environment * nodes[: size * size, 3].view(size, size, 1)]
     while levels[-1].shape[2] % 2 == 0:
         levels.append(halve_sums(levels[-1]))

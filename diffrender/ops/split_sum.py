@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._autograd import apply, no_second_derivative, product_of_channels
-from .._checks import can_read
+from .._constants import table
 
 _TABLE_SIZE = 64
 _ABSCISSAS = 48
@@ -59,13 +59,12 @@ def _look_up(cosine: Tensor, roughness: Tensor) -> Tensor:
     roughness = _checks.check_floating("split_sum", "roughness", roughness)
     _checks.check_same_type("split_sum", "roughness", roughness, "cosine", cosine)
     cosine, roughness = torch.broadcast_tensors(cosine.clamp(_LEAST_COSINE, 1).sqrt(), roughness.clamp(0, 1))
-    table = _padded_table()
-    table = _on(table, cosine.dtype, str(cosine.device)) if can_read(cosine) else table.to(cosine)
+    integrals = table(_padded_table, like=cosine)
     # Nodes of sqrt(n.v), which resolves grazing angles, and of roughness lie at i / (n - 1), a ring of continued ones
     # around them: borders are nothing special.
-    last = table.shape[-1] - 3
+    last = integrals.shape[-1] - 3
     grid = torch.stack([(2 * x - 1) * (last / (last + 2)) for x in (cosine.reshape(-1), roughness.reshape(-1))], -1)
-    return apply(_Bicubic, table, grid).reshape(*cosine.shape, 3)
+    return apply(_Bicubic, integrals, grid).reshape(*cosine.shape, 3)
 
 
 class _Bicubic(torch.autograd.Function):
@@ -118,11 +117,6 @@ class _BicubicBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple:
         no_second_derivative("split_sum")
-
-
-@functools.lru_cache(maxsize=16)
-def _on(table: Tensor, dtype: torch.dtype, device: str) -> Tensor:
-    return table.to(dtype=dtype, device=device)
 
 
 @torch.compiler.assume_constant_result
