@@ -14,7 +14,7 @@ SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=t
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
-@pytest.mark.parametrize("kind", SANITIZERS)
+@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.slow), "threads"])  # the first compiles long
 def test_gpu_algorithms_on_emulated_threads(kind, tmp_path):
     """Work splitting, packed minimum, sums within warps and order-free sums equal plain loops."""
     program = tmp_path / "gpu_algorithms"
