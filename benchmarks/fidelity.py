@@ -32,6 +32,8 @@ VARIANTS = {
     "segments": {},
     "segments, flow": {"interior": "flow"},
     "segments, identity": {"forward": "identity"},
+    "segments, exact": {"visibility": "exact"},
+    "segments, exact, flow": {"visibility": "exact", "interior": "flow"},
 }
 
 
@@ -55,7 +57,8 @@ def render(
     image = torch.where((fragments.triangle_id >= 0).unsqueeze(-1), colors, background)
     topology = dr.edge_topology(faces, clip_pos)
     if interior == "flow":
-        image = interior_flow(image, fragments, clip_pos, faces, topology, seams=color_faces)
+        visibility = options.get("visibility", "window")
+        image = interior_flow(image, fragments, clip_pos, faces, topology, seams=color_faces, visibility=visibility)
     if options.get("method") != "pairs" and color_faces is not None:
         options = {**options, "seams": color_faces}
     return dr.antialias(image, fragments, clip_pos, faces, topology=topology, **options)[0]

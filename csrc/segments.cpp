@@ -16,15 +16,18 @@ struct SegmentTensors {
   Tensor triangles, triangle_id, topology;
   std::optional<Tensor> ranges, seams;
   Cull cull;
+  bool exact;  // visibility
 
   SegmentTensors(const Tensor& visible, const Tensor& clip_positions, const Tensor& indices, const Tensor& edges,
-                 const std::optional<Tensor>& item_ranges, const std::optional<Tensor>& seam_indices, int64_t culling)
+                 const std::optional<Tensor>& item_ranges, const std::optional<Tensor>& seam_indices, int64_t culling,
+                 bool exact_visibility)
       : given_positions(as_contiguous(clip_positions)),
         positions(torch::stable::to(given_positions, ScalarType::Double)),
         triangles(as_contiguous(indices)),
         triangle_id(as_contiguous(visible)),
         topology(as_contiguous(edges)),
-        cull(static_cast<Cull>(culling)) {
+        cull(static_cast<Cull>(culling)),
+        exact(exact_visibility) {
     if (item_ranges.has_value()) ranges = as_contiguous(*item_ranges);
     if (seam_indices.has_value()) seams = as_contiguous(*seam_indices);
     DR_CHECK(triangle_id.dim() == 3 && triangle_id.scalar_type() == ScalarType::Int,
@@ -44,7 +47,6 @@ struct SegmentTensors {
   }
 
   int64_t batch() const { return triangle_id.size(0); }
-  int64_t corners() const { return triangles.numel(); }
 };
 
 // Visible pieces of one kind, and the memory behind them.
@@ -68,78 +70,139 @@ void launch_heavy(const Tensor& like, int64_t n, const T& functor) {
 template <class F>
 Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
   Pieces result;
-  result.first = new_structs<Piece>(like, items);
+  result.first = new_structs<EdgePiece>(like, items);
   const Tensor counts = new_empty(like, {items}, ScalarType::Long);
-  launch_heavy(like, items, make(mutable_data<Piece>(result.first), mutable_data<int64_t>(counts), false));
+  launch_heavy(like, items, make(mutable_data<EdgePiece>(result.first), mutable_data<int64_t>(counts), false));
   const auto [sums, extra] = sums_before(counts);
-  result.further = new_structs<Piece>(like, extra);
+  result.further = new_structs<EdgePiece>(like, extra);
   if (extra > 0) {
-    launch_heavy(like, items, make(mutable_data<Piece>(result.further), mutable_data<int64_t>(sums), true));
+    launch_heavy(like, items, make(mutable_data<EdgePiece>(result.further), mutable_data<int64_t>(sums), true));
   }
-  result.list = {data<Piece>(result.first), data<Piece>(result.further), items, items + extra};
+  result.list = {mutable_data<EdgePiece>(result.first), mutable_data<EdgePiece>(result.further), items, items + extra};
   return result;
 }
+
+SegmentMesh mesh_of(const SegmentTensors& t, const Tensor& facing) {
+  const int64_t items = t.positions.size(0), triangles = t.triangles.size(0);
+  return {{data<double>(t.positions), data<int32_t>(t.triangles), data_or_null<int32_t>(t.ranges),
+           items == 1 ? 0 : t.positions.size(1) * 4, static_cast<int32_t>(t.positions.size(1)),
+           static_cast<int32_t>(triangles), t.cull},
+          Viewport<double>::make(t.triangle_id.size(2), t.triangle_id.size(1)),
+          data<int32_t>(t.topology),
+          data_or_null<int32_t>(t.seams),
+          data<int8_t>(facing),
+          items == 1 ? 0 : triangles};
+}
+
+// What forward and backward both have to know of every triangle and pixel. It costs more to find than all the rest
+// where discontinuities are few, and takes a byte each to keep.
+struct Marks {
+  Tensor facing;     // (B or 1, T) int8, of TriangleFacing
+  Tensor edges;      // (B, T) uint8, of MarkEdges
+  Tensor crossings;  // (B, H, W) uint8, of MarkCrossings
+
+  explicit Marks(const SegmentTensors& t)
+      : facing(new_empty(t.positions, {t.positions.size(0), t.triangles.size(0)}, ScalarType::Char)),
+        edges(new_empty(t.positions, {t.batch(), t.triangles.size(0)}, ScalarType::Byte)),
+        crossings(new_zeros(t.positions, {t.batch(), t.triangle_id.size(1), t.triangle_id.size(2)}, ScalarType::Byte)) {
+    const SegmentMesh mesh = mesh_of(t, facing);
+    dispatch_floating(t.given_positions, [&](auto zero) {
+      using scalar_t = decltype(zero);
+      const RasterMesh<scalar_t> given{data<scalar_t>(t.given_positions),
+                                       mesh.mesh.triangles,
+                                       mesh.mesh.ranges,
+                                       mesh.mesh.item_stride,
+                                       mesh.mesh.vertex_count,
+                                       mesh.mesh.triangle_count,
+                                       t.cull};
+      launch(t.positions, facing.numel(), TriangleFacing<scalar_t>{given, mutable_data<int8_t>(facing)});
+    });
+    launch(t.positions, edges.numel(), MarkEdges{mesh, mutable_data<uint8_t>(edges)});
+    launch(t.positions, crossings.numel(),
+           MarkCrossings{mesh, data<int32_t>(t.triangle_id), mutable_data<uint8_t>(crossings)});
+  }
+
+  Marks(const SegmentTensors& t, const Tensor& side, const Tensor& edge, const Tensor& crossing)
+      : facing(as_contiguous(side)), edges(as_contiguous(edge)), crossings(as_contiguous(crossing)) {
+    const int64_t triangles = t.triangles.size(0);
+    DR_CHECK(facing.scalar_type() == ScalarType::Char && facing.numel() == t.positions.size(0) * triangles,
+             "segments: facing must be (B, T) int8");
+    DR_CHECK(edges.scalar_type() == ScalarType::Byte && edges.numel() == t.batch() * triangles,
+             "segments: edges must be (B, T) uint8");
+    DR_CHECK(crossings.scalar_type() == ScalarType::Byte && crossings.numel() == t.triangle_id.numel(),
+             "segments: crossings must be (B, H, W) uint8");
+  }
+};
 
 // The edge walk of one call: builds the lists that forward and backward share.
 class Walk {
  public:
-  explicit Walk(const SegmentTensors& tensors) : t_(tensors) {
-    const int64_t items = t_.positions.size(0), triangles = t_.triangles.size(0);
-    facing_ = new_empty(t_.positions, {items * triangles}, ScalarType::Char);
-    mesh_ = {{data<double>(t_.positions), data<int32_t>(t_.triangles), data_or_null<int32_t>(t_.ranges),
-              items == 1 ? 0 : t_.positions.size(1) * 4, static_cast<int32_t>(t_.positions.size(1)),
-              static_cast<int32_t>(triangles), t_.cull},
-             Viewport<double>::make(t_.triangle_id.size(2), t_.triangle_id.size(1)),
-             data<int32_t>(t_.topology),
-             data_or_null<int32_t>(t_.seams),
-             data<int8_t>(facing_),
-             items == 1 ? 0 : triangles};
-    dispatch_floating(t_.given_positions, [&](auto zero) {
-      using scalar_t = decltype(zero);
-      const RasterMesh<scalar_t> given{data<scalar_t>(t_.given_positions),
-                                       mesh_.mesh.triangles,
-                                       mesh_.mesh.ranges,
-                                       mesh_.mesh.item_stride,
-                                       mesh_.mesh.vertex_count,
-                                       mesh_.mesh.triangle_count,
-                                       t_.cull};
-      launch(t_.positions, facing_.numel(), TriangleFacing<scalar_t>{given, mutable_data<int8_t>(facing_)});
-    });
-  }
+  Walk(const SegmentTensors& tensors, const Marks& marks)
+      : t_(tensors), marks_(marks), mesh_(mesh_of(tensors, marks.facing)) {}
 
   const SegmentMesh& mesh() const { return mesh_; }
 
   Pieces edges() {
-    const Tensor marks = new_empty(t_.positions, {t_.batch() * t_.corners()}, ScalarType::Byte);
-    launch(t_.positions, marks.numel() / 3, MarkEdges{mesh_, mutable_data<uint8_t>(marks)});
-    const Tensor marked = marked_indices(marks);
-    const int64_t edges = marked.numel();
+    const Tensor marked = marked_indices(marks_.edges);
+    const int64_t edges = 3 * marked.numel();
     segments_ = new_structs<EdgeSegment>(t_.positions, edges);
     const Tensor pixels = new_empty(t_.positions, {edges}, ScalarType::Long);
     EdgeSegment* const segments = mutable_data<EdgeSegment>(segments_);
-    launch_heavy(t_.positions, edges, ClipEdges{mesh_, data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
+    launch_heavy(
+        t_.positions, edges,
+        ClipEdges{mesh_, data<uint8_t>(marks_.edges), data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
     const auto [offsets, pairs] = sums_before(pixels);
     const int64_t* const first_pair = data<int64_t>(offsets);
-    return find_pieces(t_.positions, pairs, [&](Piece* pieces, int64_t* extra, bool second_pass) {
-      return FindEdgePieces{
-          {mesh_, data<int32_t>(t_.triangle_id)}, segments, first_pair, edges, pieces, extra, second_pass};
+    const PieceFinder finder{mesh_, data<int32_t>(t_.triangle_id), t_.exact};
+    Pieces result = find_pieces(t_.positions, pairs, [&](EdgePiece* pieces, int64_t* extra, bool second_pass) {
+      return FindEdgePieces{finder, segments, first_pair, edges, pieces, extra, second_pass};
     });
+    if (t_.exact) look_at_all_triangles(finder, result.list, segments);
+    return result;
   }
 
   Pieces crossings() {
-    const Tensor marks = new_zeros(t_.positions, {t_.triangle_id.numel()}, ScalarType::Byte);
     const int32_t* const ids = data<int32_t>(t_.triangle_id);
-    launch(t_.positions, marks.numel(), MarkCrossings{mesh_, ids, mutable_data<uint8_t>(marks)});
-    const Tensor marked = marked_indices(marks);
+    const Tensor marked = marked_indices(marks_.crossings);
     const int64_t* const pixels = data<int64_t>(marked);
-    return find_pieces(t_.positions, marked.numel(), [&](Piece* pieces, int64_t* extra, bool second_pass) {
+    Pieces result = find_pieces(t_.positions, marked.numel(), [&](EdgePiece* pieces, int64_t* extra, bool second_pass) {
       return FindCrossingPieces{{mesh_, ids}, pixels, pieces, extra, second_pass};
     });
+    if (t_.exact) look_at_all_triangles({mesh_, ids, true}, result.list, nullptr);
+    return result;
   }
 
  private:
+  // Visibility "exact" (segments_exact.h). `segments` is null for crossings.
+  void look_at_all_triangles(const PieceFinder& finder, const PieceList& list, const EdgeSegment* segments) const {
+    const Tensor& like = t_.positions;
+    const int64_t triangles = t_.triangles.size(0), height = t_.triangle_id.size(1);
+    if (list.count == 0 || triangles == 0) return;
+    const Tensor boxes = new_structs<PixelBox>(like, t_.batch() * triangles);
+    launch(like, t_.batch() * triangles, TriangleBoxes{mesh_, mutable_data<PixelBox>(boxes)});
+    const Tensor keys = new_empty(like, {list.count}, ScalarType::Long);
+    launch(like, list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
+    const auto [sorted, order] = sort_keys(keys);
+    const Tensor slots = new_zeros(like, {t_.triangle_id.numel()}, ScalarType::Int);
+    launch(like, list.count, MarkSlots{data<int64_t>(sorted), mutable_data<int32_t>(slots)});
+    const Tensor memory = new_structs<ExactQuery>(like, list.count);
+    ExactQuery* const queries = mutable_data<ExactQuery>(memory);
+    launch_heavy(like, list.count, MakeQueries{mesh_, list, segments, queries});
+    // On the CPU every band looks at every box: few of them, but enough for the threads.
+    const int64_t bands = like.is_cuda() ? (height + 15) / 16 : std::min<int64_t>(height, 16);
+    for (const bool second_pass : {false, true}) {
+      if (second_pass && segments == nullptr) break;
+      launch(like, t_.batch() * bands * triangles,
+             ExactVisibility{mesh_, list, segments, data<int64_t>(sorted), data<int64_t>(order), data<int32_t>(slots),
+                             data<PixelBox>(boxes), queries, static_cast<int32_t>(bands), second_pass},
+             triangles);
+    }
+    launch_heavy(like, list.count, FinishPieces{finder, list, segments, queries});
+  }
+
   const SegmentTensors& t_;
-  Tensor facing_, segments_;
+  const Marks& marks_;
+  Tensor segments_;
   SegmentMesh mesh_;
 };
 
@@ -162,18 +225,31 @@ void blend(const Pieces& pieces, const Tensor& image, const Tensor& result) {
                                      static_cast<int32_t>(image.size(2))});
 }
 
+std::tuple<Tensor, Tensor, Tensor> segments_marked(const Tensor& visible, const Tensor& clip_positions,
+                                                   const Tensor& triangles, const Tensor& topology,
+                                                   const std::optional<Tensor>& ranges,
+                                                   const std::optional<Tensor>& seams, int64_t cull) {
+  const DeviceScope device(clip_positions);
+  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, false);
+  const Marks marks(tensors);
+  return {marks.facing, marks.edges, marks.crossings};
+}
+
+// `facing`, `edges` and `crossings` are the results of segments_marked.
 Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tensor& clip_positions,
                           const Tensor& triangles, const Tensor& topology, const std::optional<Tensor>& ranges,
-                          const std::optional<Tensor>& seams, int64_t cull) {
+                          const std::optional<Tensor>& seams, int64_t cull, bool exact, const Tensor& facing,
+                          const Tensor& edges, const Tensor& crossings) {
   const DeviceScope device(input);
   const Tensor image = as_contiguous(input);
-  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull);
+  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, exact);
   check_image(image, tensors);
+  const Marks marks(tensors, facing, edges, crossings);
   Tensor result = new_empty(image, {image.size(0), image.size(1), image.size(2), image.size(3)});
   torch::stable::copy_(result, image);
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
-    Walk walk(tensors);
+    Walk walk(tensors, marks);
     blend<scalar_t>(walk.edges(), image, result);
     blend<scalar_t>(walk.crossings(), image, result);
   });
@@ -185,13 +261,15 @@ Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tens
 std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, const Tensor& visible,
                                                        const Tensor& clip_positions, const Tensor& triangles,
                                                        const Tensor& topology, const std::optional<Tensor>& ranges,
-                                                       const std::optional<Tensor>& seams, int64_t cull,
-                                                       const Tensor& grad_output, bool blended, bool need_image,
-                                                       bool need_positions, int64_t algorithm) {
+                                                       const std::optional<Tensor>& seams, int64_t cull, bool exact,
+                                                       const Tensor& facing, const Tensor& edges,
+                                                       const Tensor& crossings, const Tensor& grad_output, bool blended,
+                                                       bool need_image, bool need_positions, int64_t algorithm) {
   const DeviceScope device(input);
   const Tensor image = as_contiguous(input), grad_result = as_contiguous(grad_output);
-  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull);
+  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, exact);
   check_image(image, tensors);
+  const Marks marks(tensors, facing, edges, crossings);
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
   Tensor grad_image = new_empty(image, {need_image ? image.size(0) : 0, image.size(1), image.size(2), image.size(3)});
   if (need_image) torch::stable::copy_(grad_image, grad_result);
@@ -200,12 +278,12 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
   if (!need_positions && !(need_image && blended)) return {grad_image, grad_positions};
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
-    Walk walk(tensors);
-    const Pieces edges = walk.edges(), crossings = walk.crossings();
+    Walk walk(tensors, marks);
+    const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
     const int32_t channels = static_cast<int32_t>(image.size(3)), width = static_cast<int32_t>(image.size(2));
     const scalar_t* const grad = data<scalar_t>(grad_result);
     if (need_image && blended) {
-      for (const PieceList& list : {edges.list, crossings.list}) {
+      for (const PieceList& list : {of_edges.list, of_crossings.list}) {
         launch_scatter<scalar_t>(grad_image, 1, list.count, scatter,
                                  BlendBackwardImage<scalar_t>{list, grad, channels, width});
       }
@@ -213,9 +291,10 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
     if (!need_positions) return;
     const ColorJump<scalar_t> jump{walk.mesh(), data<int32_t>(tensors.triangle_id), data<scalar_t>(image), grad,
                                    channels};
-    launch_scatter<scalar_t>(grad_positions, 1, edges.list.count, scatter, EdgeBackward<scalar_t>{edges.list, jump});
-    launch_scatter<scalar_t>(grad_positions, 1, crossings.list.count, scatter,
-                             CrossingBackward<scalar_t>{crossings.list, jump});
+    launch_scatter<scalar_t>(grad_positions, 1, of_edges.list.count, scatter,
+                             EdgeBackward<scalar_t>{of_edges.list, jump});
+    launch_scatter<scalar_t>(grad_positions, 1, of_crossings.list.count, scatter,
+                             CrossingBackward<scalar_t>{of_crossings.list, jump});
   });
   return {grad_image, grad_positions};
 }
@@ -223,12 +302,13 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
 // Which neighbouring pixels, to the right and downwards, a visible discontinuity parts: (B, H, W, 2) uint8.
 Tensor segments_parted(const Tensor& visible, const Tensor& clip_positions, const Tensor& triangles,
                        const Tensor& topology, const std::optional<Tensor>& ranges, const std::optional<Tensor>& seams,
-                       int64_t cull) {
+                       int64_t cull, bool exact) {
   const DeviceScope device(clip_positions);
-  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull);
+  const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, exact);
   const Tensor& ids = tensors.triangle_id;
   const Tensor result = new_zeros(clip_positions, {ids.size(0), ids.size(1), ids.size(2), 2}, ScalarType::Byte);
-  Walk walk(tensors);
+  const Marks marks(tensors);
+  Walk walk(tensors, marks);
   for (const Pieces& pieces : {walk.edges(), walk.crossings()}) {
     launch(result, pieces.list.count,
            MarkParted{pieces.list, mutable_data<uint8_t>(result), static_cast<int32_t>(ids.size(2)),
@@ -242,17 +322,22 @@ Tensor segments_parted(const Tensor& visible, const Tensor& clip_positions, cons
 STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
   m.def(
       "segments_parted(Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, Tensor? ranges, "
-      "Tensor? seams, int cull) -> Tensor");
+      "Tensor? seams, int cull, bool exact) -> Tensor");
+  m.def(
+      "segments_marked(Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, Tensor? ranges, "
+      "Tensor? seams, int cull) -> (Tensor, Tensor, Tensor)");
   m.def(
       "antialias_segments(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, "
-      "Tensor? ranges, Tensor? seams, int cull) -> Tensor");
+      "Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, Tensor crossings) -> Tensor");
   m.def(
       "antialias_segments_backward(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, "
-      "Tensor topology, Tensor? ranges, Tensor? seams, int cull, Tensor grad_result, bool blended, bool need_image, "
-      "bool need_positions, int scatter) -> (Tensor, Tensor)");
+      "Tensor topology, Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, Tensor "
+      "crossings, "
+      "Tensor grad_result, bool blended, bool need_image, bool need_positions, int scatter) -> (Tensor, Tensor)");
 }
 
 DR_REGISTER("segments_parted", &segments_parted)
+DR_REGISTER("segments_marked", &segments_marked)
 DR_REGISTER("antialias_segments", &antialias_segments)
 DR_REGISTER("antialias_segments_backward", &antialias_segments_backward)
 

@@ -8,6 +8,11 @@ DR_INSTANTIATE_LAUNCH(FindEdgePieces)
 DR_INSTANTIATE_LAUNCH(MarkCrossings)
 DR_INSTANTIATE_LAUNCH(FindCrossingPieces)
 DR_INSTANTIATE_LAUNCH(PieceKeys)
+DR_INSTANTIATE_LAUNCH(TriangleBoxes)
+DR_INSTANTIATE_LAUNCH(MarkSlots)
+DR_INSTANTIATE_LAUNCH(MakeQueries)
+DR_INSTANTIATE_LAUNCH(ExactVisibility)
+DR_INSTANTIATE_LAUNCH(FinishPieces)
 DR_INSTANTIATE_LAUNCH(MarkParted)
 #define DR_INSTANTIATE_SEGMENTS(scalar_t)                        \
   DR_INSTANTIATE_LAUNCH(TriangleFacing<scalar_t>)                \

@@ -1,33 +1,13 @@
-// Edge walk, part 5: the picture and its derivative from visible pieces.
+// Edge walk, part 7: the picture and its derivative from visible pieces.
 //
 //   I_p = C_p + sum over the pieces s in p of A_s (C_far - C_near)
 // with A_s the area that s hides from the pixel's centre, near = the side of the centre. Constant colours per surface
 // make this the exact mean over the pixel, however many pieces there are and wherever the centre lies.
 #pragma once
 
-#include "segments_crossings.h"
+#include "segments_exact.h"
 
 namespace diffrender {
-
-// Pieces in two parts: the first of every edge-pixel pair (or marked pixel), then the further ones.
-struct PieceList {
-  const Piece* first;    // [first_count]
-  const Piece* further;  // [count - first_count]
-  int64_t first_count, count;
-
-  DR_HD const Piece& at(int64_t i) const { return i < first_count ? first[i] : further[i - first_count]; }
-};
-
-constexpr int64_t kNoPixel = INT64_MAX;
-
-struct PieceKeys {
-  PieceList list;
-  int64_t* keys;  // [count] pixel, or kNoPixel
-
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) keys[i] = list.at(i).pixel < 0 ? kNoPixel : list.at(i).pixel;
-  }
-};
 
 // The pixel of a window cell around another one.
 DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
@@ -42,7 +22,7 @@ struct MarkParted {
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) {
-      const Piece& piece = list.at(i);
+      const EdgePiece& piece = list.at(i);
       if (piece.pixel < 0) continue;
       const int64_t line = piece.pixel / width, row = line % height;
       const int64_t column = piece.pixel - line * width;
@@ -78,7 +58,7 @@ struct BlendPieces {
       if (pixel == kNoPixel) break;
       if (i > 0 && keys[i - 1] == pixel) continue;
       for (int64_t k = i; k < list.count && keys[k] == pixel; ++k) {
-        const Piece& piece = list.at(order[k]);
+        const EdgePiece& piece = list.at(order[k]);
         const scalar_t area = static_cast<scalar_t>(piece.area);
         const scalar_t* const front = image + cell_pixel(pixel, piece.front, width) * channels;
         const scalar_t* const back = image + cell_pixel(pixel, piece.back, width) * channels;
@@ -97,7 +77,7 @@ struct BlendBackwardImage {
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
     for (int64_t i = begin; i < end; ++i) {
-      const Piece& piece = list.at(i);
+      const EdgePiece& piece = list.at(i);
       if (piece.pixel < 0 || piece.front == piece.back) continue;
       const scalar_t area = static_cast<scalar_t>(piece.area);
       const int64_t front = cell_pixel(piece.pixel, piece.front, width) * channels;
@@ -128,7 +108,7 @@ struct ColorJump {
     double weight;      // C = C_near + weight (C_far - C_near)
   };
 
-  DR_HD_CALL Side extrapolate(const Piece& piece, int cell) const {
+  DR_HD_CALL Side extrapolate(const EdgePiece& piece, int cell) const {
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     const int64_t item = piece.pixel / size;
     Side side{cell_pixel(piece.pixel, cell, in.viewport.width), 0, 0};
@@ -178,7 +158,7 @@ struct ColorJump {
     return std::sqrt(face.depth.x * face.depth.x + face.depth.y * face.depth.y);
   }
 
-  DR_HD_CALL double at(const Piece& piece) const {
+  DR_HD_CALL double at(const EdgePiece& piece) const {
     const Side front = extrapolate(piece, piece.front), back = extrapolate(piece, piece.back);
     const scalar_t* const f0 = image + front.near * channels;
     const scalar_t* const f1 = image + front.far * channels;
@@ -233,7 +213,7 @@ struct EdgeBackward {
     const SegmentMesh& in = jump.in;
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     for (int64_t i = begin; i < end; ++i) {
-      const Piece& piece = list.at(i);
+      const EdgePiece& piece = list.at(i);
       if (piece.pixel < 0) continue;
       const double strength = jump.at(piece);
       if (strength == 0) continue;
@@ -266,7 +246,7 @@ struct CrossingBackward {
     const SegmentMesh& in = jump.in;
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     for (int64_t i = begin; i < end; ++i) {
-      const Piece& piece = list.at(i);
+      const EdgePiece& piece = list.at(i);
       if (piece.pixel < 0) continue;
       const double strength = -jump.at(piece) * piece.length;
       if (strength == 0) continue;

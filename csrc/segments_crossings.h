@@ -1,4 +1,4 @@
-// Edge walk, part 4: lines along which two triangles cut through each other. They are no edges of the mesh; both
+// Edge walk, part 5: lines along which two triangles cut through each other. They are no edges of the mesh; both
 // triangles show next to them, so they are looked for where neighbouring pixels show different triangles.
 #pragma once
 
@@ -28,11 +28,11 @@ struct MarkCrossings {
   const int32_t* triangle_id;  // [B, H, W]
   uint8_t* marks;              // [B, H, W]; zero on entry
 
-  static constexpr int kBlock = kItemsAtOnce<16>;
+  static constexpr int kBlock = kItemsAtOnce<32>;
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int64_t width = in.viewport.width, height = in.viewport.height;
-    while (begin < end) {
+    while (begin < end && in.mesh.triangle_count > 0) {
       const int64_t line = begin / width, item = line / height, row_end = (line + 1) * width;
       const int64_t stop = end < row_end ? end : row_end;
       const int32_t row = static_cast<int32_t>(line - item * height);
@@ -72,14 +72,35 @@ struct MarkCrossings {
       pairs[count] = k;
       count += differ[k / kBlock][k % kBlock];
     }
+    // Most of them are neighbours on one surface. Their indices side by side are compared many at once.
+    int32_t corners[6][2 * kBlock];
+    uint8_t apart[2 * kBlock];
+    const uint32_t triangles = static_cast<uint32_t>(in.mesh.triangle_count);
     for (int i = 0; i < count; ++i) {
+      const int64_t p = begin + pairs[i] % kBlock, q = p + (pairs[i] < kBlock ? 1 : below);
+      const uint32_t f = static_cast<uint32_t>(triangle_id[p]), g = static_cast<uint32_t>(triangle_id[q]);
+      const bool known = f < triangles && g < triangles;  // others seem to be one triangle
+      const int32_t* const tf = in.mesh.triangles + static_cast<int64_t>(known ? f : 0) * 3;
+      const int32_t* const tg = in.mesh.triangles + static_cast<int64_t>(known ? g : 0) * 3;
+      for (int k = 0; k < 3; ++k) {
+        corners[k][i] = tf[k];
+        corners[3 + k][i] = tg[k];
+      }
+    }
+    for (int i = 0; i < count; ++i) {
+      int shared = 0;
+      for (int k = 0; k < 3; ++k) {
+        for (int m = 3; m < 6; ++m) shared |= corners[k][i] == corners[m][i] ? 1 : 0;
+      }
+      apart[i] = static_cast<uint8_t>(1 - shared);
+    }
+    for (int i = 0; i < count; ++i) {
+      if (apart[i] == 0) continue;
       const int axis = pairs[i] / kBlock;
       const int64_t p = begin + pairs[i] % kBlock, q = p + (axis == 0 ? 1 : below);
-      const int32_t f = triangle_id[p], g = triangle_id[q];
-      if (f >= in.mesh.triangle_count || g >= in.mesh.triangle_count) continue;
-      const int32_t* const t = in.mesh.triangles;
-      if (share_an_index(t + static_cast<int64_t>(f) * 3, t + static_cast<int64_t>(g) * 3)) continue;
-      if (may_cross(item, static_cast<int32_t>(p - row_begin), row, f, g, axis)) mark(row, p - row_begin, p, q, axis);
+      if (may_cross(item, static_cast<int32_t>(p - row_begin), row, triangle_id[p], triangle_id[q], axis)) {
+        mark(row, p - row_begin, p, q, axis);
+      }
     }
   }
 
@@ -134,7 +155,7 @@ struct CrossingFinder {
       for (int g = f + 1; g < window.count; ++g) {
         int32_t index_g[3];
         in.mesh.indices(window.face_id[g], index_g);
-        Piece piece;
+        EdgePiece piece;
         if (share_a_corner(in, item, index_f, index_g) || !make_piece(window, f, g, &piece)) continue;
         piece.pixel = pixel;
         body(piece);
@@ -144,7 +165,7 @@ struct CrossingFinder {
 
   // d = z_f - z_g is affine on screen. Its zero line, cut to the pixel and to both triangles, is a border between the
   // surfaces if nothing hides its middle.
-  DR_HD_CALL bool make_piece(const Window& window, int f, int g, Piece* out) const {
+  DR_HD_CALL bool make_piece(const Window& window, int f, int g, EdgePiece* out) const {
     const ScreenFace &face_f = window.faces[f], &face_g = window.faces[g];
     const Affine d{face_f.depth.x - face_g.depth.x, face_f.depth.y - face_g.depth.y,
                    face_f.depth.constant - face_g.depth.constant};
@@ -217,7 +238,7 @@ struct CrossingFinder {
 struct FindCrossingPieces {
   CrossingFinder finder;
   const int64_t* marked;  // [N] pixels
-  Piece* pieces;          // [N], in the second pass [extra pieces]
+  EdgePiece* pieces;      // [N], in the second pass [extra pieces]
   int64_t* extra;         // [N + 1]
   bool second_pass;
 
@@ -226,7 +247,7 @@ struct FindCrossingPieces {
       if (second_pass && extra[i + 1] == extra[i]) continue;
       int64_t found = 0;
       if (!second_pass) pieces[i].pixel = -1;
-      finder.visit(marked[i], [&](const Piece& piece) {
+      finder.visit(marked[i], [&](const EdgePiece& piece) {
         if (second_pass) {
           if (found > 0) pieces[extra[i] + found - 1] = piece;
         } else if (found == 0) {
@@ -236,6 +257,27 @@ struct FindCrossingPieces {
       });
       if (!second_pass) extra[i] = found > 1 ? found - 1 : 0;
     }
+  }
+};
+
+// Pieces in two parts: the first of every edge-pixel pair (or marked pixel), then the further ones.
+struct PieceList {
+  EdgePiece* first;    // [first_count]
+  EdgePiece* further;  // [count - first_count]
+  int64_t first_count, count;
+
+  DR_HD const EdgePiece& at(int64_t i) const { return edit(i); }
+  DR_HD EdgePiece& edit(int64_t i) const { return i < first_count ? first[i] : further[i - first_count]; }
+};
+
+constexpr int64_t kNoPixel = INT64_MAX;
+
+struct PieceKeys {
+  PieceList list;
+  int64_t* keys;  // [count] pixel, or kNoPixel
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i) keys[i] = list.at(i).pixel < 0 ? kNoPixel : list.at(i).pixel;
   }
 };
 

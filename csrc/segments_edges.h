@@ -10,20 +10,23 @@ namespace diffrender {
 // corner.
 struct MarkEdges {
   SegmentMesh in;
-  uint8_t* marks;  // [B, 3 T]
+  uint8_t* marks;  // [B, T] bit k: the edge opposite to corner k
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for_each_index(begin, end, in.mesh.triangle_count, [&](int64_t i, int64_t item) {
       const int32_t triangle = static_cast<int32_t>(i - item * in.mesh.triangle_count);
-      if (in.mesh.ranges != nullptr || in.seams != nullptr || !mark_ordinary(item, triangle, marks + 3 * i)) {
-        for (int k = 0; k < 3; ++k) marks[3 * i + k] = is_wanted(item, 3 * triangle + k) ? 1 : 0;
+      uint32_t bits = 0;
+      if (in.mesh.ranges != nullptr || in.seams != nullptr || !mark_ordinary(item, triangle, &bits)) {
+        bits = 0;
+        for (int k = 0; k < 3; ++k) bits |= is_wanted(item, 3 * triangle + k) ? 1u << k : 0u;
       }
+      marks[i] = static_cast<uint8_t>(bits);
     });
   }
 
   // The common case in a few instructions: each edge belongs to two triangles that run along it in opposite directions,
   // so that it is a fold if one faces the viewer and the other does not. False where that is not so.
-  DR_HD bool mark_ordinary(int64_t item, int32_t triangle, uint8_t* mark) const {
+  DR_HD bool mark_ordinary(int64_t item, int32_t triangle, uint32_t* bits) const {
     const int32_t corner = 3 * triangle;
     const int32_t* const vertices = in.mesh.triangles + corner;
     const int8_t* const facing = in.facing + item * in.facing_stride;
@@ -36,7 +39,7 @@ struct MarkEdges {
       const int32_t other = static_cast<int32_t>(static_cast<uint32_t>(twin) / 3);
       const int32_t second = in.mesh.triangles[twin + (twin == 3 * other ? 2 : -1)];
       ordinary = ordinary & valid & (second == vertices[k == 2 ? 0 : k + 1]);
-      mark[k] = static_cast<uint8_t>((facing[other] != facing[triangle]) & (twin > corner + k));
+      *bits |= static_cast<uint32_t>((facing[other] != facing[triangle]) & (twin > corner + k)) << k;
     }
     return ordinary;
   }
@@ -92,17 +95,22 @@ struct EdgeSegment {
 // Clips marked edges to the view volume and counts the pixels that they cross.
 struct ClipEdges {
   SegmentMesh in;
-  const int64_t* marked;  // [N] indices into marks of MarkEdges
-  EdgeSegment* segments;  // [N]
-  int64_t* pixels;        // [N]
+  const uint8_t* marks;   // of MarkEdges
+  const int64_t* marked;  // [N] where they are not 0
+  EdgeSegment* segments;  // [3 N]
+  int64_t* pixels;        // [3 N]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) pixels[i] = clip(marked[i], segments + i);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t triangle = marked[i / 3];
+      const int32_t k = static_cast<int32_t>(i - i / 3 * 3);
+      pixels[i] = (marks[triangle] >> k & 1) != 0 ? clip(triangle, k, segments + i) : 0;
+    }
   }
 
-  DR_HD_CALL int64_t clip(int64_t mark, EdgeSegment* out) const {
-    out->item = mark / in.corner_count();
-    out->corner = static_cast<int32_t>(mark - out->item * in.corner_count());
+  DR_HD_CALL int64_t clip(int64_t triangle, int32_t k, EdgeSegment* out) const {
+    out->item = triangle / in.mesh.triangle_count;
+    out->corner = 3 * static_cast<int32_t>(triangle - out->item * in.mesh.triangle_count) + k;
     out->seam = -1;
     out->side = 0;
     const int32_t entry = in.topology[out->corner];

@@ -1,101 +1,10 @@
-// Edge walk, part 3: which pieces of an edge are visible in a pixel, what lies behind them, and which pixels hold the
+// Edge walk, part 4: which pieces of an edge are visible in a pixel, what lies behind them, and which pixels hold the
 // two colours. Visibility is decided with the triangles that show in the 3 x 3 pixels around.
 #pragma once
 
-#include "segments_edges.h"
+#include "segments_window.h"
 
 namespace diffrender {
-
-// A piece of a visible discontinuity inside one pixel: of an edge (parts 2 and 3), or of the line along which two
-// triangles cut through each other (part 4). "Front" is the side that n points away from.
-struct Piece {
-  int64_t pixel;          // -1 = not visible
-  double x, y;            // middle, relative to the pixel's centre
-  double half_x, half_y;  // from the middle to one end
-  double length;          // pixels; of a crossing: pixels per |gradient of the difference in depth|
-  double area;            // of the pixel, hidden from its centre by the piece; > 0 if the centre is on the front side
-  int32_t first, second;  // edge: owner corner, side; crossing: the two triangles, first in front
-  int8_t front, back;     // pixels that hold the two colours, as cells of the 3 x 3 window around `pixel`
-};
-
-constexpr int kWindowCells = 9;
-
-// Arc length along the border of the square [-1/2, 1/2]^2, in [0, 4), of the point that a direction hits.
-DR_HD double border_arc(double x, double y) {
-  const double ax = magnitude(x), ay = magnitude(y);
-  if (ax >= ay) {
-    const double t = 0.5 * y / ax;
-    return x > 0 ? t + 0.5 : 2.5 - t;
-  }
-  const double t = 0.5 * x / ay;
-  return y > 0 ? 1.5 - t : 3.5 + t;
-}
-
-// Where a pixel is sampled, relative to its centre: a hair to the right and less downwards, which is what the
-// rasterizer's top-left rule amounts to.
-constexpr double kSampleX = 1e-12, kSampleY = 0.618e-12;
-
-// Area of the part of the unit pixel that the segment from p to q hides from the sample point: the sector between the
-// directions of its ends, which border arcs measure (an arc of length s is the base of a triangle of area s / 4), less
-// the triangle in front of the segment.
-DR_HD_CALL double hidden_area(Vec2<double> p, Vec2<double> q) {
-  const Vec2<double> a{p.x - kSampleX, p.y - kSampleY}, b{q.x - kSampleX, q.y - kSampleY};
-  const double turn = cross(a, b);
-  if (turn == 0 && a.x * b.x + a.y * b.y >= 0) return 0;
-  double arc = border_arc(b.x, b.y) - border_arc(a.x, a.y);
-  arc = turn < 0 ? -arc : arc;
-  arc = arc < 0 ? arc + 4 : arc;
-  const double area = 0.25 * arc - 0.5 * magnitude(turn);
-  return area > 0 ? area : 0;
-}
-
-// The triangles that show in the 3 x 3 pixels around one.
-struct Window {
-  int32_t column, row;
-  int32_t id[kWindowCells];  // triangle, -1 background, -2 outside of the frame
-  bool own[kWindowCells];    // shows a triangle of the edge that is looked at
-  ScreenFace faces[kWindowCells];
-  int32_t face_id[kWindowCells];
-  int count;
-
-  DR_HD static double cell_x(int cell) { return cell % 3 - 1; }
-  DR_HD static double cell_y(int cell) { return cell / 3 - 1; }
-
-  DR_HD void load_ids(const Viewport<double>& viewport, const int32_t* triangle_id, int64_t item, int32_t c,
-                      int32_t r) {
-    column = c;
-    row = r;
-    count = 0;
-    const int32_t* const image = triangle_id + item * viewport.width * viewport.height;
-    for (int cell = 0; cell < kWindowCells; ++cell) {
-      const int32_t x = c + cell % 3 - 1, y = r + cell / 3 - 1;
-      const bool outside = x < 0 || y < 0 || x >= viewport.width || y >= viewport.height;
-      id[cell] = outside ? -2 : image[static_cast<int64_t>(y) * viewport.width + x];
-      own[cell] = false;
-    }
-  }
-
-  // Calls body(triangle) for the distinct triangles, that of the pixel itself first: it hides most of what is hidden.
-  template <class F>
-  DR_HD void for_each_triangle(const F& body) const {
-    constexpr int kCentre = 4;
-    if (id[kCentre] >= 0) body(id[kCentre]);
-    for (int cell = 0; cell < kWindowCells; ++cell) {
-      bool known = id[cell] < 0 || id[cell] == id[kCentre];
-      for (int earlier = 0; earlier < cell; ++earlier) known = known || id[earlier] == id[cell];
-      if (!known) body(id[cell]);
-    }
-  }
-};
-
-// A point whose weights are this close to zero is on the outline of a triangle.
-constexpr double kInsideSlack = 1e-9;
-// Depths closer than this count as equal.
-constexpr double kDepthSlack = 1e-9;
-// Pieces shorter than this, in pixels, are dropped.
-constexpr double kShortest = 1e-9;
-// Corners that were rounded to 1/256 pixel move an edge by less than this.
-constexpr double kSnapSlack = 1.0 / 256;
 
 // A piece that runs through a pixel from side to side has its middle exactly between two of the neighbours. So the cell
 // nearest to m is the nearest to a point a hair towards the side that is looked for, and a hair right and down, which
@@ -112,6 +21,7 @@ DR_HD double cell_distance(int cell, Vec2<double> m) {
 struct PieceFinder {
   SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
+  bool exact;                  // leaves what is behind a piece, and its colours, to FinishPieces
 
   // The segment inside one pixel, relative to its centre.
   struct Cell {
@@ -143,7 +53,7 @@ struct PieceFinder {
     const int last = find_cuts(window, cell, cuts);
     for (int i = 0; i < last; ++i) {
       if (!((cuts[i + 1] - cuts[i]) * cell.length > kShortest)) continue;
-      Piece piece;
+      EdgePiece piece;
       if (make_piece(segment, window, cell, cuts[i], cuts[i + 1], &piece)) body(piece);
     }
   }
@@ -153,9 +63,7 @@ struct PieceFinder {
   DR_HD_CALL bool load_faces(const EdgeSegment& segment, const Cell& cell, Window* window) const {
     const Vec2<double> end{cell.p.x + cell.step.x, cell.p.y + cell.step.y};
     const Vec2<double> origin{window->column + 0.5, window->row + 0.5};
-    for (int c = 0; c < kWindowCells; ++c) {
-      window->own[c] = window->id[c] >= 0 && segment.is_incident(in, window->id[c]);
-    }
+    mark_own(segment, window);
     bool hidden = false;
     window->for_each_triangle([&](int32_t triangle) {
       if (hidden || segment.is_incident(in, triangle)) return;
@@ -169,6 +77,12 @@ struct PieceFinder {
     return !hidden;
   }
 
+  DR_HD void mark_own(const EdgeSegment& segment, Window* window) const {
+    for (int c = 0; c < kWindowCells; ++c) {
+      window->own[c] = window->id[c] >= 0 && segment.is_incident(in, window->id[c]);
+    }
+  }
+
   // make_screen_face() for triangles that may meet the segment from p to q; the others fail early. `covers`: meets all.
   DR_HD_CALL bool make_face_over(int64_t item, int32_t triangle, Vec2<double> origin, Vec2<double> p, Vec2<double> q,
                                  ScreenFace* out, bool* covers) const {
@@ -177,6 +91,18 @@ struct PieceFinder {
     if (!in.corners(item, triangle, index, v)) return false;
     Vec3<double> corner[3], line[3];
     for (int i = 0; i < 3; ++i) corner[i] = to_pixels(v[i], in.viewport, origin);
+    if (v[0].w > 0 && v[1].w > 0 && v[2].w > 0) {
+      // Boxes that do not meet, with room for rounding.
+      const double left = (p.x < q.x ? p.x : q.x) - kSnapSlack, right = (p.x < q.x ? q.x : p.x) + kSnapSlack;
+      const double top = (p.y < q.y ? p.y : q.y) - kSnapSlack, bottom = (p.y < q.y ? q.y : p.y) + kSnapSlack;
+      int beyond = 15;
+      for (int i = 0; i < 3; ++i) {
+        const Vec3<double> c = corner[i];
+        beyond &= (c.x < left * c.z ? 1 : 0) | (c.x > right * c.z ? 2 : 0) | (c.y < top * c.z ? 4 : 0) |
+                  (c.y > bottom * c.z ? 8 : 0);
+      }
+      if (beyond != 0) return false;
+    }
     for (int i = 0; i < 3; ++i) line[i] = cross(corner[(i + 1) % 3], corner[(i + 2) % 3]);
     const double det = dot(corner[0], line[0]), outside = -kInsideSlack * det * det;
     for (int i = 0; i < 3; ++i) {
@@ -231,13 +157,12 @@ struct PieceFinder {
   DR_HD static double snapped(double weight) { return magnitude(weight) <= kInsideSlack ? 0.0 : weight; }
 
   DR_HD_CALL bool make_piece(const EdgeSegment& segment, const Window& window, const Cell& cell, double from, double to,
-                             Piece* out) const {
+                             EdgePiece* out) const {
     const double middle = 0.5 * (from + to);
     const Vec2<double> m{cell.p.x + middle * cell.step.x, cell.p.y + middle * cell.step.y};
     const double z = cell.z + middle * cell.step_z;
     int32_t back;
-    if (!find_back(segment, window, cell.normal, m, z, &back)) return false;
-    if (!find_colors(segment, window, cell.normal, m, back, out)) return false;
+    if (!find_nearest(window, m, z, &back)) return false;
     out->x = m.x;
     out->y = m.y;
     out->half_x = 0.5 * (to - from) * cell.step.x;
@@ -245,23 +170,35 @@ struct PieceFinder {
     out->length = (to - from) * cell.length;
     const Vec2<double> p{cell.p.x + from * cell.step.x, cell.p.y + from * cell.step.y};
     const Vec2<double> q{cell.p.x + to * cell.step.x, cell.p.y + to * cell.step.y};
-    const bool in_front = is_sample_in_front(segment, window, cell, m, back);
-    const double area = hidden_area(p, q);
-    out->area = in_front ? area : -area;
+    out->area = hidden_area(p, q);
     out->pixel = (segment.item * in.viewport.height + window.row) * in.viewport.width + window.column;
     out->first = segment.corner;
     out->second = segment.side;
+    if (exact) return true;
+    if (segment.seam >= 0) {
+      back = segment.seam;
+    } else if (back < 0 && !find_around(segment, window, cell.normal, m, z, &back)) {
+      return false;
+    }
+    return finish(segment, window, back, out);
+  }
+
+  // The colours on both sides of a piece and the side of the pixel's centre, by what is behind it.
+  DR_HD_CALL bool finish(const EdgeSegment& segment, const Window& window, int32_t back, EdgePiece* out) const {
+    const Vec2<double> m{out->x, out->y}, normal = segment.outward();
+    if (!find_colors(segment, window, normal, m, back, out)) return false;
+    if (!is_sample_in_front(segment, window, normal, m, back)) out->area = -out->area;
     return true;
   }
 
   // On which side of the edge's line the pixel is sampled. Coverage is decided on corners rounded to 1/256 pixel: close
   // to the edge, and not at one of its ends, what the pixel shows has the last word.
-  DR_HD bool is_sample_in_front(const EdgeSegment& segment, const Window& window, const Cell& cell, Vec2<double> m,
+  DR_HD bool is_sample_in_front(const EdgeSegment& segment, const Window& window, Vec2<double> normal, Vec2<double> m,
                                 int32_t back) const {
-    const double distance = (kSampleX - m.x) * cell.normal.x + (kSampleY - m.y) * cell.normal.y;
+    const double distance = (kSampleX - m.x) * normal.x + (kSampleY - m.y) * normal.y;
     if (magnitude(distance) > kSnapSlack) return distance < 0;
     const double x = window.column + 0.5, y = window.row + 0.5;
-    const auto along = [&](Vec3<double> end) { return (end.y - y) * cell.normal.x - (end.x - x) * cell.normal.y; };
+    const auto along = [&](Vec3<double> end) { return (end.y - y) * normal.x - (end.x - x) * normal.y; };
     const double start = along(segment.start), stop = along(segment.stop);
     const double before = start < stop ? start : stop, after = start < stop ? stop : start;
     if (before > -2 * kSnapSlack || after < 2 * kSnapSlack) return distance < 0;
@@ -271,12 +208,10 @@ struct PieceFinder {
     return distance < 0 && id != back;
   }
 
-  // What lies behind the edge at m: the nearest triangle of the window that is there, or, where none is, what the
-  // nearest sample on the outer side shows, if its surface goes on to m. False where something is in front of the edge.
-  DR_HD_CALL bool find_back(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m, double z,
-                            int32_t* back) const {
+  // The nearest triangle of the window behind the edge at m, or -1. False where one is in front of the edge.
+  DR_HD static bool find_nearest(const Window& window, Vec2<double> m, double z, int32_t* back) {
     double nearest = kLargest<double>;
-    bool found = false;
+    *back = -1;
     for (int f = 0; f < window.count; ++f) {
       // An outline that coincides with the edge hides it where it is nearer, and is not behind it where it is not.
       const double inside = window.faces[f].inside(m);
@@ -286,14 +221,15 @@ struct PieceFinder {
       if (inside > kInsideSlack && depth < nearest) {
         nearest = depth;
         *back = window.face_id[f];
-        found = true;
       }
     }
-    if (segment.seam >= 0) {
-      *back = segment.seam;
-      return true;
-    }
-    if (found) return true;
+    return true;
+  }
+
+  // Where no triangle of the window is behind m: what the nearest sample on the outer side shows, if its surface goes
+  // on to m. False where that is in front of the edge.
+  DR_HD_CALL bool find_around(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m,
+                              double z, int32_t* back) const {
     const Vec2<double> aside = hair_aside(m, n, 1);
     bool candidate[kWindowCells];
     for (int c = 0; c < kWindowCells; ++c) {
@@ -336,7 +272,7 @@ struct PieceFinder {
   // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else one on the outer
   // side. False where one of the two colours shows nowhere near.
   DR_HD_CALL bool find_colors(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m,
-                              int32_t back, Piece* out) const {
+                              int32_t back, EdgePiece* out) const {
     double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
     double behind[2] = {kLargest<double>, kLargest<double>};                   // `back`, any
     int front_cell[3] = {-1, -1, -1}, back_cell[2] = {-1, -1};
@@ -391,7 +327,7 @@ struct FindEdgePieces {
   const EdgeSegment* segments;  // [N]
   const int64_t* offsets;       // [N + 1] first pair of each edge
   int64_t edges;                // N
-  Piece* pieces;                // [pairs], in the second pass [extra pieces]
+  EdgePiece* pieces;            // [pairs], in the second pass [extra pieces]
   int64_t* extra;               // [pairs + 1] first pass: pieces beyond the first; second pass: the sums before each
   bool second_pass;
 
@@ -402,11 +338,11 @@ struct FindEdgePieces {
                     if (second_pass && extra[pair + 1] == extra[pair]) return;
                     int64_t found = 0;
                     if (!second_pass) pieces[pair].pixel = -1;
-                    finder.visit(segment, walk, [&](const Piece& piece) {
-                      if (second_pass) {
-                        if (found > 0) pieces[extra[pair] + found - 1] = piece;
-                      } else if (found == 0) {
-                        pieces[pair] = piece;
+                    finder.visit(segment, walk, [&](const EdgePiece& piece) {
+                      EdgePiece* const place = second_pass ? pieces + extra[pair] + found - 1 : pieces + pair;
+                      if ((found > 0) == second_pass) {
+                        *place = piece;
+                        place->segment = static_cast<int32_t>(&segment - segments);
                       }
                       ++found;
                     });

@@ -70,6 +70,8 @@ class Renderer:
         interior: "exact" differentiates what the stages compute at the pixel centres; "flow" takes the picture's own
             differences for how the nearest surfaces change when they move, which is better for structures about a pixel
             wide.
+        visibility: of edges="segments": "window" decides what hides an edge by the pixels around it, "exact" by all
+            triangles, which finds what is too thin to show at any pixel's centre.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C); or an
             `EnvironmentLight`, which shows what the camera sees of it. It is put behind the picture before the edges
             are blended, so that silhouettes see the true contrast.
@@ -103,6 +105,7 @@ class Renderer:
         *,
         edges: str | None = "segments",
         interior: str = "exact",
+        visibility: str = "window",
         background: Tensor | float | tuple[float, ...] | list[float] | None = None,
         outputs: tuple[str, ...] = ("color",),
         smooth: tuple[str, ...] = ("color", "alpha"),
@@ -114,6 +117,9 @@ class Renderer:
         self.height, self.width = _checks.check_resolution("Renderer", resolution)
         _checks.check_choice("Renderer", "edges", edges, ("segments", "pairs", "coverage", None))
         _checks.check_choice("Renderer", "interior", interior, ("exact", "flow"))
+        _checks.check_choice("Renderer", "visibility", visibility, ("window", "exact"))
+        if visibility == "exact" and edges != "segments":
+            raise ValueError('Renderer: visibility="exact" is an option of edges="segments".')
         if interior == "flow" and edges == "coverage":
             raise ValueError('Renderer: interior="flow" is for pictures of point samples, not for edges="coverage".')
         for argument, names, known in (("outputs", outputs, _OUTPUTS), ("smooth", smooth, _SMOOTHABLE)):
@@ -122,6 +128,7 @@ class Renderer:
                     _checks.fail(ValueError, "Renderer", argument, f"name some of {', '.join(known)}", repr(name))
         self.edges = edges
         self.interior = interior
+        self.visibility = visibility
         self.background = background
         self.outputs = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         self.smooth = (smooth,) if isinstance(smooth, str) else tuple(smooth)
@@ -353,6 +360,7 @@ class Renderer:
             scene.edge_topology(),
             ranges=scene.ranges,
             cull=_checks.CULL[self.cull],
+            visibility=self.visibility,
         )
         images.update(zip(images, stack.split([image.shape[-1] for image in images.values()], -1), strict=True))
 
@@ -372,6 +380,7 @@ class Renderer:
             scene.clip_positions,
             scene.mesh.triangles,
             method=method,
+            visibility=self.visibility if method == "segments" else "window",
             topology=scene.edge_topology(),
             ranges=scene.ranges,
             cull=self.cull,

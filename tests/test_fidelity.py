@@ -53,6 +53,13 @@ def test_segments_with_flow_reach_every_target():
     assert max(r["weights"]["smooth"]["vert"]["rel"] for r in results) <= 0.60
 
 
+def test_segments_with_exact_visibility_and_flow_reach_the_stretch_numbers():
+    results = measured(interior="flow", visibility="exact")
+    assert median(results, "smooth", "vert") <= 0.04
+    assert median(results, "sparse", "vert") <= 0.10
+    assert median(results, "smooth", "pose") <= 0.02
+
+
 def test_float64_equals_float32():
     """No scene hangs on single precision: errors against the truth agree to a percent of themselves."""
     scene = next(s for s in scenes.all_scenes() if s.name == "sphere_lowpoly")

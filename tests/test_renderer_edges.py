@@ -5,6 +5,7 @@ import torch
 
 import diffrender as dr
 from diffrender import geometry
+from tests.support.vocabulary import rnd
 
 CAMERA = dr.Camera.perspective(fov_y_deg=40, width=40, height=32).look_at([0.9, 1.2, 3.6])
 
@@ -85,7 +86,28 @@ def test_flow_does_not_look_across_edges():
     assert grad.abs().max() > 1
 
 
+def test_exact_visibility_is_handed_to_the_op():
+    """On a crumpled sphere, whose folds hide each other between the centres."""
+    mesh = colored(geometry.icosphere(3))
+    mesh = dr.Mesh(mesh.vertices + 0.05 * rnd(*mesh.vertices.shape, seed=3), mesh.triangles, colors=mesh.colors)
+    clip = CAMERA.clip_positions(mesh.vertices)
+    fragments = dr.rasterize(clip, mesh.triangles, (32, 40))
+    image = dr.interpolate(mesh.colors, mesh.triangles, fragments)
+    image = torch.where((fragments.triangle_id >= 0)[..., None], image, 0.25)
+    topology = mesh.edge_topology()
+    window, exact = (
+        dr.antialias(image, fragments, clip, mesh.triangles, topology=topology, visibility=visibility)
+        for visibility in ("window", "exact")
+    )
+    assert not torch.equal(window, exact)
+    assert torch.equal(dr.Renderer((32, 40), background=0.25, visibility="exact")(mesh, CAMERA).color, exact)
+
+
 def test_wrong_options_are_refused():
+    with pytest.raises(ValueError, match="Renderer: visibility must be one of 'window', 'exact', got 'all'"):
+        dr.Renderer((8, 8), visibility="all")
+    with pytest.raises(ValueError, match="Renderer: visibility=.exact. is an option of edges=.segments."):
+        dr.Renderer((8, 8), edges="pairs", visibility="exact")
     with pytest.raises(ValueError, match="Renderer: interior must be one of 'exact', 'flow', got 'none'"):
         dr.Renderer((8, 8), interior="none")
     with pytest.raises(ValueError, match="Renderer: edges must be one of 'segments', 'pairs', 'coverage', None"):

@@ -1,7 +1,7 @@
 """Autograd of antialias(method="segments"): kernels of csrc/segments*.h.
 
-The list of visible edge pieces is made again in the backward pass instead of being kept: it is short, and nothing but
-the arguments is saved.
+The list of visible edge pieces is made again in the backward pass instead of being kept: it is short. Besides the
+arguments two bytes per triangle and one per pixel are saved: which edges and pixels are worth a look.
 """
 
 from __future__ import annotations
@@ -14,31 +14,44 @@ from .._autograd import apply, no_forward_mode, no_second_derivative, register_f
 
 
 class AntialiasSegments(torch.autograd.Function):
-    """image, triangle_id, positions (B or 1, V, 4), triangles, topology, ranges, seams, cull, blended -> image."""
+    """image, triangle_id, positions (B or 1, V, 4), triangles, topology, ranges, seams, cull, exact, blended -> image,
+    and the marks of the edges and pixels worth a look: facing (B or 1, T), edges (B, T), crossings (B, H, W)."""
 
     generate_vmap_rule = True
+    takes_missing_cotangents = True
 
     @staticmethod
-    def forward(image, triangle_id, positions, triangles, topology, ranges, seams, cull, blended):
+    def forward(image, triangle_id, positions, triangles, topology, ranges, seams, cull, exact, blended):
+        mesh = (triangle_id, positions, triangles, topology, ranges, seams, cull)
+        marks = torch.ops.diffrender.segments_marked(*mesh)
         if not blended:
-            return image.clone()
-        return torch.ops.diffrender.antialias_segments(
-            image, triangle_id, positions, triangles, topology, ranges, seams, cull
-        )
+            return image.clone(), *marks
+        return torch.ops.diffrender.antialias_segments(image, *mesh, exact, *marks), *marks
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        ctx.save_for_backward(*inputs[:7])
-        ctx.cull, ctx.blended = inputs[7:]
+        ctx.save_for_backward(*inputs[:7], *output[1:])
+        ctx.cull, ctx.exact, ctx.blended = inputs[7:]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
         need_image, need_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
-        none = (None,) * 9
-        if not (need_image or need_positions):
+        none = (None,) * 10
+        if grads[0] is None or not (need_image or need_positions):
             return none
+        saved = ctx.saved_tensors  # once: checkpointing unpacks it anew
         grad_image, grad_positions = apply(
-            _AntialiasSegmentsBackward, *ctx.saved_tensors, ctx.cull, grads[0], ctx.blended, need_image, need_positions
+            _AntialiasSegmentsBackward,
+            *saved[:7],
+            ctx.cull,
+            ctx.exact,
+            *saved[7:],
+            grads[0],
+            ctx.blended,
+            need_image,
+            need_positions,
         )
         return (
             grad_image if need_image else None,
@@ -52,7 +65,7 @@ class AntialiasSegments(torch.autograd.Function):
         """Linear in the image."""
         if tangents[2] is not None:
             no_forward_mode("antialias (to clip_positions)")
-        return apply(AntialiasSegments, tangents[0], *inputs[1:])
+        return apply(AntialiasSegments, tangents[0], *inputs[1:])[0], None, None, None
 
 
 class _AntialiasSegmentsBackward(torch.autograd.Function):
@@ -68,6 +81,10 @@ class _AntialiasSegmentsBackward(torch.autograd.Function):
         ranges,
         seams,
         cull,
+        exact,
+        facing,
+        edges,
+        crossings,
         grad_result,
         blended,
         need_image,
@@ -82,6 +99,10 @@ class _AntialiasSegmentsBackward(torch.autograd.Function):
             ranges,
             seams,
             cull,
+            exact,
+            facing,
+            edges,
+            crossings,
             grad_result,
             blended,
             need_image,
@@ -98,8 +119,18 @@ class _AntialiasSegmentsBackward(torch.autograd.Function):
         no_second_derivative("antialias")
 
 
+@register_fake("segments_marked")
+def _(triangle_id, positions, triangles, topology, ranges, seams, cull):
+    count = triangles.shape[0]
+    return (
+        triangles.new_empty((positions.shape[0], count), dtype=torch.int8),
+        triangles.new_empty((triangle_id.shape[0], count), dtype=torch.uint8),
+        triangle_id.new_empty(triangle_id.shape, dtype=torch.uint8),
+    )
+
+
 @register_fake("antialias_segments")
-def _(image, triangle_id, positions, triangles, topology, ranges, seams, cull):
+def _(image, triangle_id, positions, triangles, topology, ranges, seams, cull, exact, facing, edges, crossings):
     return image.new_empty(image.shape)
 
 
@@ -113,6 +144,10 @@ def _(
     ranges,
     seams,
     cull,
+    exact,
+    facing,
+    edges,
+    crossings,
     grad_result,
     blended,
     need_image,
@@ -126,5 +161,6 @@ def _(
     )
 
 
+register_vmap("segments_marked")
 register_vmap("antialias_segments")
 register_vmap("antialias_segments_backward")

@@ -28,7 +28,7 @@ from .topology import edge_topology
 
 _METHODS = ("segments", "pairs")
 _FORWARDS = ("area", "identity")
-_VISIBILITIES = ("window",)
+_VISIBILITIES = ("window", "exact")
 
 
 def antialias(
@@ -57,7 +57,9 @@ def antialias(
             of input colours, far less accurate). The options below it are of "segments" alone.
         forward: "area" blends by the area that each surface covers; "identity" returns the image as it is, and only
             the gradient knows of the edges.
-        visibility: "window" decides what hides an edge by the triangles that show in the 3 x 3 pixels around.
+        visibility: "window" decides what hides an edge, and what lies behind it, by the triangles that show in the
+            3 x 3 pixels around; "exact" asks all triangles, which costs two more passes over them and finds thin things
+            that no pixel shows.
         seams: (T, 3) indices of an attribute array. Edges across which they differ count as edges too, for pictures
             whose colours jump there.
         topology: result of `edge_topology`, made once per mesh. None builds it in every call, from vertices that
@@ -73,7 +75,8 @@ def antialias(
         picture filtered over the area of pixels, through silhouettes, borders, occlusions, crossing surfaces (those to
         z as well) and seams, with the colours next to an edge taken from the picture; with "pairs": exact derivative of
         the blend to x, y, w. docs/gradients.md has measured errors.
-    Memory: saves image, clip_positions, triangles, topology, triangle_id; with "pairs" also one byte per triangle.
+    Memory: saves image, clip_positions, triangles, topology, triangle_id; with "pairs" also one byte per triangle,
+        with "segments" two per triangle and one per pixel.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
@@ -145,8 +148,9 @@ def antialias(
         ranges,
         seams,
         _checks.CULL[cull],
+        visibility == "exact",
         forward == "area",
-    )
+    )[0]
 
 
 def _check_index_array(value: object, argument: str, triangles: torch.Tensor) -> torch.Tensor:

@@ -27,10 +27,12 @@ def interior_flow(
     ranges: torch.Tensor | None = None,
     seams: torch.Tensor | None = None,
     cull: int = 0,
+    visibility: str = "window",
 ) -> torch.Tensor:
     """`image` (B, H, W, C), unchanged in value, with the gradient of its interior to clip_positions, (B or 1, V, 4).
 
-    `fragments`, `ranges`, `seams` and `cull` (as a number) are those of the image; `topology` is of `edge_topology`.
+    `fragments`, `ranges`, `seams` and `cull` (as a number) are those of the image; `topology` is of `edge_topology`,
+    `visibility` that of `antialias`.
     """
     height, width = fragments.triangle_id.shape[1:]
     covered = fragments.triangle_id >= 0
@@ -43,6 +45,7 @@ def interior_flow(
         ranges,
         None if seams is None else seams.to(torch.int32),
         cull,
+        visibility == "exact",
     )
     slope_x, slope_y = (_slope(image.detach(), covered, parted[..., axis] == 0, 2 - axis) for axis in (0, 1))
     frozen = fragments._replace(barycentrics=fragments.barycentrics.detach())
@@ -67,7 +70,7 @@ def _slope(image: torch.Tensor, covered: torch.Tensor, whole: torch.Tensor, dim:
 
 
 @register_fake("segments_parted")
-def _(triangle_id, clip_positions, triangles, topology, ranges, seams, cull):
+def _(triangle_id, clip_positions, triangles, topology, ranges, seams, cull, exact):
     return triangle_id.new_empty((*triangle_id.shape, 2), dtype=torch.uint8)
 
 

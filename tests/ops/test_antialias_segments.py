@@ -406,15 +406,20 @@ def test_wild_ids_and_topology_read_no_foreign_memory():
     fragments = dr.rasterize(positions, triangles, (10, 12))
     strange = fragments._replace(triangle_id=torch.where(fragments.triangle_id < 0, -7, fragments.triangle_id))
     image = uniform(1, 10, 12, 3, seed=1, dtype=F64)
-    arguments = (image, strange.triangle_id, positions[None], triangles.int())
+    op = torch.ops.diffrender
+    mesh = (positions[None], triangles.int())
+
+    def blended(ids, topology, exact=False):
+        scene = (ids, *mesh, topology, None, None, 0)
+        return op.antialias_segments(image, *scene, exact, *op.segments_marked(*scene))
+
     for value in (2**31 - 1, -(2**31), 1, 2, -3, -2):
         topology = torch.full((1, 3), value, dtype=torch.int32)
-        assert torch.isfinite(torch.ops.diffrender.antialias_segments(*arguments, topology, None, None, 0)).all()
+        assert torch.isfinite(blended(strange.triangle_id, topology)).all()
+        assert torch.isfinite(blended(strange.triangle_id, topology, True)).all()
     wild = torch.where(fragments.triangle_id < 0, 2**31 - 1, fragments.triangle_id)
-    topology = torch.full((1, 3), -1, dtype=torch.int32)
-    assert torch.isfinite(
-        torch.ops.diffrender.antialias_segments(image, wild, *arguments[2:], topology, None, None, 0)
-    ).all()
+    for exact in (False, True):
+        assert torch.isfinite(blended(wild, torch.full((1, 3), -1, dtype=torch.int32), exact)).all()
 
 
 def test_identity_leaves_the_image_and_its_gradient():
@@ -450,3 +455,44 @@ def test_culled_faces_have_no_edges():
     grad = g(lambda x: (dr.antialias(image, fragments, x, faces, cull=cull) ** 2).sum(), positions)
     assert (grad[hidden : hidden + 4] == 0).all()
     assert grad.abs().max() > 0.1
+
+
+# --- visibility "exact" -----------------------------------------------------------------------------
+
+
+def test_exact_visibility_sees_what_no_pixel_shows():
+    """A bar between two columns of centres covers the right edge of a quad. No pixel shows the bar, so the window takes
+    the edge for visible; it is not, and moves nothing."""
+    size = (16, 16)
+    quad, bar = rectangle(2.2, 3.1, 9.2, 12.7), rectangle(9.1, 1.0, 9.4, 15.0)
+    positions = in_pixels(quad + bar, size, z=[0.5] * 4 + [-0.5] * 4)
+    assert (dr.rasterize(positions, TWO_QUADS, size).triangle_id < 2).all()
+    for visibility, length in (("window", 9.6), ("exact", 0.0)):
+        grad = pixel_gradient(
+            lambda x, v=visibility: picture(x, TWO_QUADS, size, [1.0] * 4, visibility=v).sum(), positions, size
+        )
+        close(grad[[1, 2], 0].sum(), length)
+        close(grad[[0, 3], 0].sum(), -9.6)
+
+
+def test_exact_visibility_takes_the_near_plane_into_account():
+    """What lies in front of the near plane hides nothing."""
+    size = (16, 16)
+    quad, bar = rectangle(2.2, 3.1, 9.2, 12.7), rectangle(9.1, 1.0, 9.4, 15.0)
+    positions = in_pixels(quad + bar, size, z=[0.5] * 4 + [-1.5] * 4)
+    grad = pixel_gradient(lambda x: picture(x, TWO_QUADS, size, [1.0] * 4, visibility="exact").sum(), positions, size)
+    close(grad[[1, 2], 0].sum(), 9.6)
+
+
+@pytest.mark.parametrize("turn", ["mirror x", "transpose"])
+def test_exact_visibility_of_turned_scenes(turn):
+    clip, triangles, colors = ball_and_box()
+    weights = rnd(1, 32, 32, 3, seed=4).double()
+    image, grad, _ = gradient_of(clip, triangles, colors, weights, visibility="exact")
+    matrix, move = torch.diag(torch.tensor([-1.0, 1, 1, 1], dtype=F64)), lambda x: x.flip(2)
+    if turn == "transpose":
+        matrix = torch.tensor([[0, -1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=F64)
+        move = lambda x: x.transpose(1, 2)  # noqa: E731
+    turned = gradient_of(clip @ matrix.T, triangles, colors, move(weights).contiguous(), visibility="exact")
+    close(move(turned[0]), image, atol=1e-9)
+    close(turned[1] @ matrix, grad, atol=1e-7)

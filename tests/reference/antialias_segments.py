@@ -10,6 +10,8 @@ Points that the definition leaves open, as decided here:
     edge there if it is nearer, and is not behind it otherwise. Depths closer than 1e-9 are equal; pieces shorter than
     1e-9 pixels are left out.
   * The nearest sample on the outer side stands for what is behind only if its surface goes on to the edge.
+  * Visibility "exact" asks all triangles what hides the middle of a piece, and those that contain the point 1e-6 pixels
+    further out what is behind: no sample stands for anything then. Parts beyond the near and far planes do not count.
   * Edges are cut by the view volume, the sides of the frame included.
   * The pixel nearest to a point m of an edge is the one nearest to m + 1e-6 towards the side that is looked for
     + 1e-9 (1, 0.618): an edge that runs through a pixel from side to side has its middle between two neighbours.
@@ -38,7 +40,7 @@ def antialias(image, triangle_id, clip_positions, triangles, *, forward="area", 
     return torch.stack(results)
 
 
-def find_pieces(triangle_id, clip_positions, triangles, *, seams=None, ranges=None, cull=None):
+def find_pieces(triangle_id, clip_positions, triangles, *, seams=None, ranges=None, cull=None, visibility="window"):
     """What is frozen in the derivative: of each item the scene and its visible pieces."""
     batch = triangle_id.shape[0]
     positions = clip_positions.detach().double().expand(batch, *clip_positions.shape[-2:])
@@ -48,6 +50,7 @@ def find_pieces(triangle_id, clip_positions, triangles, *, seams=None, ranges=No
         shape, ids = to_numpy(positions[item]), to_numpy(triangle_id[item])
         corners = None if seams is None else to_numpy(seams)
         scene = Scene(shape, to_numpy(triangles), ids, first, count, cull, corners)
+        scene.exact = visibility == "exact"
         found.append((scene, [*edge_pieces(scene), *crossing_pieces(scene)]))
     return found
 
@@ -109,6 +112,7 @@ class Scene:
 
     def __init__(self, positions, triangles, ids, first, count, cull, seams):
         self.positions, self.triangles, self.ids, self.seams = positions, triangles, ids, seams
+        self.exact = False
         self.height, self.width = ids.shape
         self.corners = to_pixels(positions, self.width, self.height)
         self.faces = [self.face(t) for t in range(len(triangles))]
@@ -315,10 +319,14 @@ def make_piece(scene, edge, pixel, s0, s1):
     near = {t: face for t, face in around(scene, edge, pixel).items() if inside(face, m) >= -INSIDE_SLACK}
     if any(at(face["depth"], m) < z - DEPTH_SLACK for face in near.values()):
         return None
+    if scene.exact and is_hidden_by_any(scene, m, z, edge["own"]):
+        return None
     here = [(at(face["depth"], m), t) for t, face in near.items() if inside(face, m) > INSIDE_SLACK]
     outer = [c for c in cells if ahead[c] and scene.ids[c] not in edge["own"]]
     if edge["seam"] >= 0:
         back = edge["seam"]
+    elif scene.exact:
+        back = nearest_of_all(scene, m + TO_ITS_SIDE * n, edge["own"])
     elif here:
         back = min(here)[1]
     else:
@@ -357,6 +365,26 @@ def make_piece(scene, edge, pixel, s0, s1):
     return {"pixel": pixel, "middle": m, "length": np.linalg.norm(q - p), "area": area if in_front else -area,
             "front": min(fronts, key=distance.get), "back": min(backs, key=distance_behind.get),
             "edge": edge["vertices"], "side": edge["side"]}  # fmt: skip
+
+
+def is_hidden_by_any(scene, m, z, own):
+    inside, depth = seen_at(scene, m, own)
+    return bool(((inside >= -INSIDE_SLACK) & (depth < z - DEPTH_SLACK) & (depth >= -1)).any())
+
+
+def nearest_of_all(scene, m, own):
+    inside, depth = seen_at(scene, m, own)
+    depth = np.where((inside >= 0) & (np.abs(depth) <= 1), depth, np.inf)
+    return int(depth.argmin()) if np.isfinite(depth.min(initial=np.inf)) else -1
+
+
+def seen_at(scene, m, own):
+    """Smallest weight and depth of every triangle at a point; NaN for those that are not drawn, and for `own`."""
+    point = np.array([m[0], m[1], 1.0])
+    inside, depth = (scene.weights[:-1] @ point).min(1), scene.depths[:-1] @ point
+    gone = ~np.array(scene.drawn, bool)
+    gone[list(own)] = True
+    return np.where(gone, np.nan, inside), depth
 
 
 def ends_before(scene, triangle, m):
@@ -456,6 +484,8 @@ def crossing(scene, pixel, f, g, shown):
         return None
     m = foot + (t0 + t1) / 2 * along
     z = at(scene.faces[f]["depth"], m)
+    if scene.exact and is_hidden_by_any(scene, m, z, (f, g)):
+        return None
     others = [scene.faces[t] for t in shown if t not in (f, g)]
     if any(inside(face, m) >= 0 and at(face["depth"], m) < z - DEPTH_SLACK for face in others):
         return None

@@ -21,6 +21,7 @@ from tests.ops.rows.base import (
 )
 from tests.reference.antialias_segments import antialias as reference_antialias
 from tests.reference.antialias_segments import find_pieces
+from tests.support.device import to_numpy
 from tests.support.vocabulary import P, uniform
 
 
@@ -38,6 +39,11 @@ def contract() -> Contract:
             example("tenth of a pixel", *sub_pixel_triangle()),
             example("crossing triangles", *crossing_triangles()),
             example("identity", *crossing_triangles(), forward="identity"),
+            example("all triangles asked", *crossing_triangles(), visibility="exact"),
+            example("all triangles of two cubes", pair, pair_triangles, visibility="exact"),
+            example(
+                "all triangles of two ranges", pair, pair_triangles, visibility="exact", ranges=ranges, cull="back"
+            ),
             example("seams of a cube", *turned_cube(), seams=torch.arange(36).reshape(12, 3)),
             example("two ranges of one cube", turned_cube()[0], pair_triangles, ranges=ranges),
             example("back faces left out", pair, pair_triangles, cull="back"),
@@ -76,7 +82,7 @@ def example(label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, chan
     found = {}  # what the reference takes longest for, by positions
 
     def reference(image, clip_positions):
-        key = clip_positions.detach().numpy().tobytes()
+        key = to_numpy(clip_positions).tobytes()
         if key not in found:
             found[key] = find_pieces(triangle_id, clip_positions, triangles, **frozen)
         return (reference_antialias(image, triangle_id, clip_positions, triangles, **options, found=found[key]),)
@@ -94,10 +100,13 @@ def dispatcher_calls(dtype):
     ranges = torch.tensor([[0, 12], [2, 6]], dtype=torch.int32)
     seams = torch.arange(36, dtype=torch.int32).reshape(12, 3)
     for shared, limits, indices, cull in ((positions, None, seams, 0), (positions[:1], ranges, None, 1)):
-        inputs = (image, triangle_id, shared, triangles, topology, limits, indices, cull)
-        yield op.antialias_segments.default, inputs
+        mesh = (triangle_id, shared, triangles, topology, limits, indices, cull)
+        yield op.segments_marked.default, mesh
+        marks = op.segments_marked(*mesh)
+        yield op.antialias_segments.default, (image, *mesh, False, *marks)
+        yield op.antialias_segments.default, (image, *mesh, True, *marks)
         for blended, needs in ((True, (True, True)), (True, (True, False)), (False, (True, True))):
-            yield op.antialias_segments_backward.default, (*inputs, grad, blended, *needs, 0)
+            yield op.antialias_segments_backward.default, (image, *mesh, blended, *marks, grad, blended, *needs, 0)
 
 
 def bad_calls() -> list[BadCall]:

@@ -1,0 +1,101 @@
+// Edge walk, part 3: a piece of a discontinuity in one pixel, the area that it hides from the pixel's centre, and the
+// 3 x 3 pixels around.
+#pragma once
+
+#include "segments_edges.h"
+
+namespace diffrender {
+
+// A piece of a visible discontinuity inside one pixel: of an edge (parts 2 and 4), or of the line along which two
+// triangles cut through each other (part 5). "Front" is the side that n points away from.
+struct EdgePiece {
+  int64_t pixel;          // -1 = not visible
+  double x, y;            // middle, relative to the pixel's centre
+  double half_x, half_y;  // from the middle to one end
+  double length;          // pixels; of a crossing: pixels per |gradient of the difference in depth|
+  double area;            // of the pixel, hidden from its centre by the piece; > 0 if the centre is on the front side
+  int32_t first, second;  // edge: owner corner, side; crossing: the two triangles, first in front
+  int8_t front, back;     // pixels that hold the two colours, as cells of the 3 x 3 window around `pixel`
+  int32_t segment;        // edge: index of its EdgeSegment
+};
+
+constexpr int kWindowCells = 9;
+
+// Arc length along the border of the square [-1/2, 1/2]^2, in [0, 4), of the point that a direction hits.
+DR_HD double border_arc(double x, double y) {
+  const double ax = magnitude(x), ay = magnitude(y);
+  if (ax >= ay) {
+    const double t = 0.5 * y / ax;
+    return x > 0 ? t + 0.5 : 2.5 - t;
+  }
+  const double t = 0.5 * x / ay;
+  return y > 0 ? 1.5 - t : 3.5 + t;
+}
+
+// Where a pixel is sampled, relative to its centre: a hair to the right and less downwards, which is what the
+// rasterizer's top-left rule amounts to.
+constexpr double kSampleX = 1e-12, kSampleY = 0.618e-12;
+
+// Area of the part of the unit pixel that the segment from p to q hides from the sample point: the sector between the
+// directions of its ends, which border arcs measure (an arc of length s is the base of a triangle of area s / 4), less
+// the triangle in front of the segment.
+DR_HD_CALL double hidden_area(Vec2<double> p, Vec2<double> q) {
+  const Vec2<double> a{p.x - kSampleX, p.y - kSampleY}, b{q.x - kSampleX, q.y - kSampleY};
+  const double turn = cross(a, b);
+  if (turn == 0 && a.x * b.x + a.y * b.y >= 0) return 0;
+  double arc = border_arc(b.x, b.y) - border_arc(a.x, a.y);
+  arc = turn < 0 ? -arc : arc;
+  arc = arc < 0 ? arc + 4 : arc;
+  const double area = 0.25 * arc - 0.5 * magnitude(turn);
+  return area > 0 ? area : 0;
+}
+
+// The triangles that show in the 3 x 3 pixels around one.
+struct Window {
+  int32_t column, row;
+  int32_t id[kWindowCells];  // triangle, -1 background, -2 outside of the frame
+  bool own[kWindowCells];    // shows a triangle of the edge that is looked at
+  ScreenFace faces[kWindowCells];
+  int32_t face_id[kWindowCells];
+  int count;
+
+  DR_HD static double cell_x(int cell) { return cell % 3 - 1; }
+  DR_HD static double cell_y(int cell) { return cell / 3 - 1; }
+
+  DR_HD void load_ids(const Viewport<double>& viewport, const int32_t* triangle_id, int64_t item, int32_t c,
+                      int32_t r) {
+    column = c;
+    row = r;
+    count = 0;
+    const int32_t* const image = triangle_id + item * viewport.width * viewport.height;
+    for (int cell = 0; cell < kWindowCells; ++cell) {
+      const int32_t x = c + cell % 3 - 1, y = r + cell / 3 - 1;
+      const bool outside = x < 0 || y < 0 || x >= viewport.width || y >= viewport.height;
+      id[cell] = outside ? -2 : image[static_cast<int64_t>(y) * viewport.width + x];
+      own[cell] = false;
+    }
+  }
+
+  // Calls body(triangle) for the distinct triangles, that of the pixel itself first: it hides most of what is hidden.
+  template <class F>
+  DR_HD void for_each_triangle(const F& body) const {
+    constexpr int kCentre = 4;
+    if (id[kCentre] >= 0) body(id[kCentre]);
+    for (int cell = 0; cell < kWindowCells; ++cell) {
+      bool known = id[cell] < 0 || id[cell] == id[kCentre];
+      for (int earlier = 0; earlier < cell; ++earlier) known = known || id[earlier] == id[cell];
+      if (!known) body(id[cell]);
+    }
+  }
+};
+
+// A point whose weights are this close to zero is on the outline of a triangle.
+constexpr double kInsideSlack = 1e-9;
+// Depths closer than this count as equal.
+constexpr double kDepthSlack = 1e-9;
+// Pieces shorter than this, in pixels, are dropped.
+constexpr double kShortest = 1e-9;
+// Corners that were rounded to 1/256 pixel move an edge by less than this.
+constexpr double kSnapSlack = 1.0 / 256;
+
+}  // namespace diffrender
