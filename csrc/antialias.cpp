@@ -65,9 +65,12 @@ std::tuple<Tensor, Tensor> antialias_pairs(const Tensor& input, const Tensor& vi
   const Tensor result = new_empty(image, {image.size(0), image.size(1), image.size(2), image.size(3)});
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
-    launch(image, silhouette.numel(),
-           OutlineEdges<scalar_t>{antialias_mesh<scalar_t>(positions, triangles), data<int32_t>(topology),
-                                  mutable_data<uint8_t>(silhouette)});
+    const auto mesh = antialias_mesh<scalar_t>(positions, triangles);
+    const Tensor facing = new_empty(image, {silhouette.numel()}, ScalarType::Char);
+    launch(image, silhouette.numel(), TriangleFacing<scalar_t>{mesh, mutable_data<int8_t>(facing)});
+    launch(
+        image, silhouette.numel(),
+        OutlineEdges<scalar_t>{mesh, data<int32_t>(topology), data<int8_t>(facing), mutable_data<uint8_t>(silhouette)});
     const Tensor crossed = new_zeros(image, {2 * triangle_id.numel()}, ScalarType::Byte);
     const auto in = antialias_input<scalar_t>(positions, triangles, triangle_id, silhouette, topology, crossed);
     launch(image, triangle_id.numel(),
@@ -98,15 +101,20 @@ std::tuple<Tensor, Tensor> antialias_pairs_backward(const Tensor& input, const T
     const auto in = antialias_input<scalar_t>(positions, triangles, triangle_id, silhouette, topology, crossed);
     const int32_t channels = static_cast<int32_t>(image.size(3));
     const scalar_t* const grad = data<scalar_t>(grad_result);
-    if (need_image) {
-      launch(image, triangle_id.numel(),
-             AntialiasBackwardImage<scalar_t>{in, grad, mutable_data<scalar_t>(grad_image), channels});
-    }
+    // Fresh memory of which only the pixels near an outline are ever touched.
+    const Tensor pair_weights = new_empty(image, {need_image ? triangle_id.numel() : 0, 4});
+    scalar_t* const weights = need_image ? mutable_data<scalar_t>(pair_weights) : nullptr;
     if (need_positions) {
       launch_scatter<scalar_t>(grad_positions, positions.size(0), triangle_id.numel(),
                                static_cast<ScatterAlgorithm>(algorithm),
-                               AntialiasBackwardPositions<scalar_t>{in, data<scalar_t>(image), grad, channels},
+                               AntialiasBackwardPositions<scalar_t>{in, data<scalar_t>(image), grad, channels, weights},
                                triangle_id.numel() / 32);  // outlines are thin
+    } else if (need_image) {
+      launch(image, triangle_id.numel(), AntialiasWeights<scalar_t>{in, weights});
+    }
+    if (need_image) {
+      launch(image, triangle_id.numel(),
+             AntialiasBackwardImage<scalar_t>{in, weights, grad, mutable_data<scalar_t>(grad_image), channels});
     }
   });
   return {grad_image, grad_positions};

@@ -59,6 +59,11 @@ struct AntialiasInput {
 
   DR_HD int64_t pixels_per_item() const { return static_cast<int64_t>(viewport.width) * viewport.height; }
 
+  // Whether an outline edge may cross the pair of a pixel and its neighbour.
+  DR_HD bool marked(int64_t pixel, int64_t other, int axis, int direction) const {
+    return crossed[axis * pixel_count + (direction > 0 ? pixel : other)] != 0;
+  }
+
   DR_HD bool is_outline(int64_t item, int32_t triangle, int corner) const {
     return (silhouette[item * silhouette_stride + triangle] >> corner & 1) != 0;
   }
@@ -140,6 +145,7 @@ struct PixelPairs {
   static constexpr int kNeighbours = 4;
   typename AntialiasInput<scalar_t>::Pair pair[kNeighbours];
   int64_t other[kNeighbours];  // pixel index
+  int side[kNeighbours];       // left, right, up, down
   int count;
   scalar_t total;  // sum of the weights
 
@@ -204,10 +210,11 @@ DR_HD void gather_pairs(const AntialiasInput<scalar_t>& in, int64_t pixel, Pixel
     int axis, direction;
     int64_t other;
     if (!place.neighbour(side, &axis, &direction, &other)) continue;
-    if (in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] == 0) continue;
+    if (!in.marked(pixel, other, axis, direction)) continue;
     auto* const pair = &out->pair[out->count];
     if (!in.pair(place.item, place.column, place.row, here, in.triangle_id[other], axis, direction, pair)) continue;
     if (!pair->taken_here()) continue;
+    out->side[out->count] = side;
     out->other[out->count++] = other;
     out->total += pair->weight;
   }
@@ -239,11 +246,37 @@ struct AntialiasForward {
   }
 };
 
+// What a pixel takes of each of its four neighbours, after the limit on their sum. Written for every pixel near an
+// outline, and read nowhere else.
+template <class scalar_t>
+DR_HD void write_weights(const PixelPairs<scalar_t>& pairs, int64_t pixel, scalar_t* weights) {
+  scalar_t* const out = weights + pixel * PixelPairs<scalar_t>::kNeighbours;
+  for (int side = 0; side < PixelPairs<scalar_t>::kNeighbours; ++side) out[side] = 0;
+  const scalar_t scale = pairs.scale();
+  for (int m = 0; m < pairs.count; ++m) out[pairs.side[m]] = scale * pairs.pair[m].weight;
+}
+
+// Where no gradient to the positions is asked for, which finds the weights on its way.
+template <class scalar_t>
+struct AntialiasWeights {
+  AntialiasInput<scalar_t> in;
+  scalar_t* weights;  // [B, H, W, 4]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    for_each_near_outline(in, begin, end, [&](int64_t pixel) {
+      PixelPairs<scalar_t> pairs;
+      gather_pairs(in, pixel, &pairs);
+      write_weights(pairs, pixel, weights);
+    });
+  }
+};
+
 // Every weight that touches a pixel's colour: what it keeps of itself, and what neighbours take of it.
 //   grad_C_p = (1 - sum_m w_pm) G_p + sum over neighbours q that take from p of w_qp G_q
 template <class scalar_t>
 struct AntialiasBackwardImage {
   AntialiasInput<scalar_t> in;
+  const scalar_t* weights;      // [B, H, W, 4]
   const scalar_t* grad_result;  // [B, H, W, C]
   scalar_t* grad_image;         // [B, H, W, C]
   int32_t channels;
@@ -254,48 +287,27 @@ struct AntialiasBackwardImage {
   }
 
   DR_HD void add_pixel(int64_t pixel) const {
+    constexpr int kNeighbours = PixelPairs<scalar_t>::kNeighbours;
     const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
-    const int32_t here = in.triangle_id[pixel];
-    scalar_t taken = 0;
-    scalar_t given[PixelPairs<scalar_t>::kNeighbours];
-    int64_t takers[PixelPairs<scalar_t>::kNeighbours];
+    scalar_t taken = 0, given[kNeighbours];
+    int64_t takers[kNeighbours];
     int count = 0;
-    for (int side = 0; side < PixelPairs<scalar_t>::kNeighbours; ++side) {
+    for (int side = 0; side < kNeighbours; ++side) {
       int axis, direction;
       int64_t other;
-      if (!place.neighbour(side, &axis, &direction, &other)) continue;
-      if (in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] == 0) continue;
-      typename AntialiasInput<scalar_t>::Pair pair;
-      if (!in.pair(place.item, place.column, place.row, here, in.triangle_id[other], axis, direction, &pair)) continue;
-      if (pair.weight > 0) {
-        taken += pair.weight;
-      } else {
-        given[count] = -pair.weight * weight_scale(other);
-        takers[count++] = other;
-      }
+      if (!place.neighbour(side, &axis, &direction, &other) || !in.marked(pixel, other, axis, direction)) continue;
+      taken += weights[pixel * kNeighbours + side];
+      const scalar_t share = weights[other * kNeighbours + (side ^ 1)];
+      if (share == 0) continue;
+      given[count] = share;
+      takers[count++] = other;
     }
-    const scalar_t kept = 1 - (taken > 1 ? scalar_t(1) : taken);
+    const scalar_t kept = 1 - (taken < 1 ? taken : scalar_t(1));
     for (int32_t c = 0; c < channels; ++c) {
       scalar_t sum = kept * grad_result[pixel * channels + c];
       for (int m = 0; m < count; ++m) sum += given[m] * grad_result[takers[m] * channels + c];
       grad_image[pixel * channels + c] = sum;
     }
-  }
-
-  // What the weights of a pixel are multiplied by. One alone is below one.
-  DR_HD scalar_t weight_scale(int64_t pixel) const {
-    const Neighbourhood place(pixel, in.viewport.width, in.viewport.height);
-    int marked = 0;
-    for (int side = 0; side < PixelPairs<scalar_t>::kNeighbours; ++side) {
-      int axis, direction;
-      int64_t other;
-      if (!place.neighbour(side, &axis, &direction, &other)) continue;
-      marked += in.crossed[axis * in.pixel_count + (direction > 0 ? pixel : other)] != 0 ? 1 : 0;
-    }
-    if (marked <= 1) return 1;
-    PixelPairs<scalar_t> pairs;
-    gather_pairs(in, pixel, &pairs);
-    return pairs.scale();
   }
 };
 
@@ -310,6 +322,7 @@ struct AntialiasBackwardPositions {
   const scalar_t* image;        // [B, H, W, C]
   const scalar_t* grad_result;  // [B, H, W, C]
   int32_t channels;
+  scalar_t* weights;  // [B, H, W, 4] for the gradient to the image, or null
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
     for_each_near_outline(in, begin, end, [&](int64_t pixel) { add_pixel(pixel, sink); });
@@ -318,6 +331,7 @@ struct AntialiasBackwardPositions {
   DR_HD void add_pixel(int64_t pixel, const Sink<scalar_t>& sink) const {
     PixelPairs<scalar_t> pairs;
     gather_pairs(in, pixel, &pairs);
+    if (weights != nullptr) write_weights(pairs, pixel, weights);
     if (pairs.count == 0) return;
     const int64_t item = pixel / in.pixels_per_item();
     const scalar_t scale = pairs.scale();

@@ -1,51 +1,57 @@
 // The outline of a mesh on screen: which edges belong to it, and which pairs of neighbouring pixels they may cross.
 #pragma once
 
-#include "rasterize_geometry.h"
+#include "triangle_facing.h"
 
 namespace diffrender {
 
-// One bit per edge of every triangle: the outline passes there, because the edge is a border or both its triangles lie
-// on the same side of the plane through it and the eye.
+// One bit per edge of every triangle: the outline passes there, because the edge is a border or the two triangles at it
+// show different sides. The sign of one determinant per triangle decides, so that both triangles of an edge agree.
 template <class scalar_t>
 struct OutlineEdges {
   RasterMesh<scalar_t> mesh;
   const int32_t* topology;  // [T, 3] twin corner across each edge, -1 = border
+  const int8_t* facing;     // [B or 1, T]; see TriangleFacing
   uint8_t* silhouette;      // [B or 1, T]
-
-  // det(a, b, p) with differences taken first: small triangles keep their digits.
-  DR_HD static scalar_t side(Vec3<scalar_t> a, Vec3<scalar_t> ab, Vec3<scalar_t> p) { return dot(a, cross(ab, p - a)); }
-
-  DR_HD Vec3<scalar_t> homogeneous(int64_t item, int32_t index) const {
-    const Vec4<scalar_t> v = mesh.vertex(item, index);
-    return {v.x, v.y, v.w};
-  }
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
       const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
-      int32_t index[3];
-      silhouette[i] = mesh.indices(triangle, index) ? bits(item, triangle, index) : 0;
+      silhouette[i] = facing[i] == 0 ? uint8_t(0) : bits(item, triangle, facing + item * mesh.triangle_count);
     });
   }
 
-  DR_HD uint8_t bits(int64_t item, int32_t triangle, const int32_t index[3]) const {
-    const Vec3<scalar_t> p[3] = {homogeneous(item, index[0]), homogeneous(item, index[1]), homogeneous(item, index[2])};
-    // The same for all three edges, up to rounding.
-    const scalar_t own = side(p[0], p[1] - p[0], p[2]);
+  DR_HD uint8_t bits(int64_t item, int32_t triangle, const int8_t* sides) const {
+    const int32_t* const index = mesh.triangles + static_cast<int64_t>(triangle) * 3;
+    const int32_t corner_count = 3 * mesh.triangle_count;
+    const int own = sides[triangle];
     uint32_t result = 0;
     for (int k = 0; k < 3; ++k) {
       const int32_t twin = topology[static_cast<int64_t>(triangle) * 3 + k];
-      const int32_t across = twin < 0 || twin >= 3 * int64_t(mesh.triangle_count) ? -1 : mesh.triangles[twin];
-      bool outline = across < 0 || across >= mesh.vertex_count;
+      bool outline = static_cast<uint32_t>(twin) >= static_cast<uint32_t>(corner_count);
       if (!outline) {
-        const Vec3<scalar_t> a = p[(k + 1) % 3];
-        const scalar_t other = side(a, p[(k + 2) % 3] - a, homogeneous(item, across));
-        outline = (own > 0 && other > 0) || (own < 0 && other < 0);
+        const int other = sides[twin / 3];
+        outline = other != 0 && other == (same_direction(item, index, k, twin) ? own : -own);
       }
       result |= outline ? 1u << k : 0u;
     }
     return static_cast<uint8_t>(result);
+  }
+
+  // Whether two triangles of opposite winding meet at the edge: then both run through it in the same direction.
+  DR_HD bool same_direction(int64_t item, const int32_t* index, int k, int32_t twin) const {
+    const int32_t* const across = mesh.triangles + static_cast<int64_t>(twin / 3) * 3;
+    const int32_t a = index[k == 2 ? 0 : k + 1], b = index[k == 0 ? 2 : k - 1];
+    const int corner = twin % 3;
+    const int32_t first = across[corner == 2 ? 0 : corner + 1], second = across[corner == 0 ? 2 : corner - 1];
+    if (first == b || second == a) return false;
+    if (first == a || second == b) return true;
+    // Split along an attribute seam: by place.
+    const Vec4<scalar_t> p = mesh.vertex(item, a), q = mesh.vertex(item, first), r = mesh.vertex(item, second);
+    const auto distance = [&](Vec4<scalar_t> v) {
+      return magnitude(v.x - p.x) + magnitude(v.y - p.y) + magnitude(v.z - p.z) + magnitude(v.w - p.w);
+    };
+    return distance(q) < distance(r);
   }
 };
 

@@ -30,11 +30,8 @@ template <class scalar_t>
 void draw_gpu(const Tensor& positions, int64_t batch, GpuRasterizer<scalar_t> rasterizer,
               const FragmentOutput<scalar_t>& output) {
   const bool on_cpu = !positions.is_cuda();
-  const auto run = [&](int64_t n, const auto& functor) {
-    if (n <= 0) return;
-    // One thread on the CPU: the functors expect atomics to be needed on the GPU only.
-    on_cpu ? functor(0, n) : launch(positions, n, functor);
-  };
+  // One thread on the CPU: the functors expect atomics to be needed on the GPU only.
+  const auto run = [&](int64_t n, const auto& functor) { launch_in_order(positions, n, functor); };
   const int64_t pixels = batch * rasterizer.viewport.width * rasterizer.viewport.height;
   const int64_t triangles = batch * rasterizer.mesh.triangle_count;
   const bool wide = sizeof(scalar_t) == 8;

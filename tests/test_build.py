@@ -242,8 +242,13 @@ def test_build_precompiles_the_common_header_with_gcc(small_project, capsys):
     (small_project / "csrc" / "two.cpp").write_text(
         '#include "core/common.h"\nstatic_assert(kCommon == 1);\nint two() { return 2; }\n'
     )
+    (small_project / "csrc" / "three.cpp").write_text("int three();\n")
     build_library.build(small_project)
-    assert compiled_labels(capsys) == ["baseline precompiled.h", "baseline one.cpp", "baseline two.cpp"]
+    # one.cpp, the second longest, goes without the header, beside it.
+    assert compiled_labels(capsys) == [
+        "baseline precompiled.h", "baseline one.cpp", "baseline two.cpp", "baseline three.cpp"
+    ]  # fmt: skip
+    assert "precompiled" not in (small_project / build_library.OBJECTS / "baseline/one.cpp.o.d").read_text()
     build_library.build(small_project)
     assert compiled_labels(capsys) == []
     (core / "common.h").write_text("#pragma once\nconstexpr int kCommon = 2;\n")

@@ -102,7 +102,8 @@ class Compilation:
 def build(root: Path = ROOT) -> list[Path]:
     """Brings diffrender/_lib up to date and returns the libraries in it (none while csrc/ holds no source)."""
     start = time.monotonic()
-    cpp = sorted((root / SOURCES).glob("*.cpp"))
+    # Long files first: the last one to be compiled must not keep one processor busy alone.
+    cpp = sorted((root / SOURCES).glob("*.cpp"), key=lambda path: (-path.stat().st_size, path.name))
     if not cpp:
         print("diffrender: csrc/ holds no .cpp file yet, nothing to build")
         return []
@@ -124,9 +125,14 @@ def build(root: Path = ROOT) -> list[Path]:
         compiled = 0
         is_gcc = "Free Software Foundation" in output_of([*cxx, "--version"])  # under whatever name
         if is_gcc and (root / PRECOMPILED).is_file():
+            # The header keeps one processor busy; meanwhile another compiles a source that does without it.
             headers = [precompile(root, per_level) for per_level in host.values()]
-            compiled += run_all(headers, root)
-            host = {level: [with_precompiled(c, root) for c in per_level] for level, per_level in host.items()}
+            plain = [per_level[1] for per_level in host.values() if len(per_level) > 2]
+            compiled += run_all([*headers, *plain], root)
+            host = {
+                level: [c if c in plain else with_precompiled(c, root) for c in per_level]
+                for level, per_level in host.items()
+            }
         compiled += run_all([*device, *[c for per_level in host.values() for c in per_level]], root)
 
         libraries = []

@@ -23,16 +23,18 @@ void launch_scatter_cuda(int64_t n, const F& functor, const Sink<scalar_t>& sink
 // depend on which thread runs which task.
 template <class F>
 void parallel_tasks(int64_t n, const F& task) {
+  std::atomic<int64_t> next{0};
+  // Never inlined: the body of a kernel is compiled once, not once for each way to get here.
+  const auto work = [&]() __attribute__((noinline)) {
+    for (int64_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) task(i);
+  };
   const int64_t threads = std::min<int64_t>(torch::stable::get_num_threads(), n);
   if (threads <= 1) {
-    for (int64_t i = 0; i < n; ++i) task(i);
+    work();
     return;
   }
-  std::atomic<int64_t> next{0};
   torch::stable::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      for (int64_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) task(i);
-    }
+    for (int64_t worker = begin; worker < end; ++worker) work();
   });
 }
 
@@ -45,19 +47,41 @@ void parallel_ranges(int64_t n, int64_t piece, const F& body) {
 
 constexpr int64_t kItemsPerPiece = 16384;
 
+namespace detail {
+
+template <class F>
+void launch_on_cuda([[maybe_unused]] const Tensor& like, [[maybe_unused]] int64_t n,
+                    [[maybe_unused]] const F& functor) {
+#if defined(DIFFRENDER_CUDA)
+  launch_cuda(n, functor, like.get_device_index());
+#else
+  DR_CHECK(false, "this build of diffrender has no CUDA kernels");
+#endif
+}
+
+}  // namespace detail
+
 // functor(begin, end) for ranges that together cover [0, n); on CUDA one item per thread, on the CPU `piece` at a time.
 template <class F>
 void launch(const Tensor& like, int64_t n, const F& functor, int64_t piece = kItemsPerPiece) {
   if (n <= 0) return;
   if (like.is_cuda()) {
-#if defined(DIFFRENDER_CUDA)
-    launch_cuda(n, functor, like.get_device_index());
+    detail::launch_on_cuda(like, n, functor);
     return;
-#else
-    DR_CHECK(false, "this build of diffrender has no CUDA kernels");
-#endif
   }
   parallel_ranges(n, piece, [&](int64_t begin, int64_t end) { functor(begin, end); });
+}
+
+// launch() for functors made for the GPU alone, which on the CPU, under test, run in order on one thread. Cold: compiled
+// for size, which takes less time.
+template <class F>
+[[gnu::cold]] void launch_in_order(const Tensor& like, int64_t n, const F& functor) {
+  if (n <= 0) return;
+  if (like.is_cuda()) {
+    detail::launch_on_cuda(like, n, functor);
+    return;
+  }
+  functor(int64_t(0), n);
 }
 
 // Which sums a scatter uses. On the CPU `native` is already the same for any number of threads.
@@ -67,9 +91,9 @@ namespace detail {
 
 // The order-free sum: every contribution becomes a multiple of one power of two, chosen from the largest of them, and
 // integers add up to the same total in any order. On the CPU it runs on one thread, so that its logic is tested there.
-// per_item: how often an item may add to the same element.
+// per_item: how often an item may add to the same element. Cold on the CPU: see launch_in_order.
 template <class scalar_t, class F>
-void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor, int64_t per_item = 1) {
+[[gnu::cold]] void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor, int64_t per_item = 1) {
   const int64_t size = grad.numel();
   const Tensor fixed = new_zeros(grad, {size}, ScalarType::Long);
   const Tensor largest = new_zeros(grad, {1}, ScalarType::Long);
@@ -78,19 +102,19 @@ void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor, int64_
   sink.largest = mutable_data<uint64_t>(largest);
   sink.fixed = mutable_data<int64_t>(fixed);
   sink.unit = mutable_data<double>(unit);
-  const auto run = [&](ScatterMode mode) {
+  for (const ScatterMode mode : {ScatterMode::measure, ScatterMode::fixed}) {
     sink.mode = mode;
-#if defined(DIFFRENDER_CUDA)
     if (grad.is_cuda()) {
+#if defined(DIFFRENDER_CUDA)
       launch_scatter_cuda(n, functor, sink, grad.get_device_index());
-      return;
-    }
 #endif
-    functor(int64_t(0), n, sink);
-  };
-  run(ScatterMode::measure);
-  launch(grad, 1, FixedPointUnit{sink.largest, mutable_data<double>(unit), n * per_item});
-  run(ScatterMode::fixed);
+    } else {
+      functor(int64_t(0), n, sink);
+    }
+    if (mode == ScatterMode::measure) {
+      launch(grad, 1, FixedPointUnit{sink.largest, mutable_data<double>(unit), n * per_item});
+    }
+  }
   launch(grad, size, FixedPointFinish<scalar_t>{sink.values, sink.fixed, sink.unit});
 }
 
