@@ -72,8 +72,8 @@ void launch(const Tensor& like, int64_t n, const F& functor, int64_t piece = kIt
   parallel_ranges(n, piece, [&](int64_t begin, int64_t end) { functor(begin, end); });
 }
 
-// launch() for functors made for the GPU alone, which on the CPU, under test, run in order on one thread. Cold: compiled
-// for size, which takes less time.
+// launch() for functors made for the GPU alone, which on the CPU, under test, run in order on one thread. Cold:
+// compiled for size, which takes less time.
 template <class F>
 [[gnu::cold]] void launch_in_order(const Tensor& like, int64_t n, const F& functor) {
   if (n <= 0) return;
