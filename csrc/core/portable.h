@@ -13,7 +13,7 @@
 
 #if defined(__CUDACC__)
 #define DR_HD __host__ __device__ __forceinline__
-#define DR_HD_CALL __host__ __device__ __noinline__  // a function that is long and called from several places
+#define DR_HD_CALL inline __host__ __device__ __noinline__  // a function that is long and called from several places
 #else
 #define DR_HD inline __attribute__((always_inline))
 #define DR_HD_CALL inline __attribute__((noinline))
