@@ -157,8 +157,8 @@ def test_reference_topology_of_a_strip_and_a_book():
     """Entry [t, k] is 3 t' + k' of the corner across the edge that lies opposite to corner k of t."""
     strip = torch.tensor([[0, 1, 2], [2, 1, 3], [4, 4, 3]])
     assert edge_topology(strip).tolist() == [[5, -1, -1], [-1, -1, 0], [-1, -1, -1]]
-    book = torch.tensor([[0, 1, 2], [0, 1, 3], [0, 1, 4]])  # three pages on one spine: not manifold, so a border
-    assert (edge_topology(book) == -1).all()
+    book = torch.tensor([[0, 1, 2], [0, 1, 3], [0, 1, 4]])  # three pages on one spine: a ring, coded as -2 - twin
+    assert edge_topology(book).tolist() == [[-1, -1, -2 - 5], [-1, -1, -2 - 8], [-1, -1, -2 - 2]]
     split = torch.tensor([[0, 1, 2], [3, 4, 5]])
     positions = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]], dtype=F64)
     assert edge_topology(split).tolist() == [[-1] * 3] * 2
