@@ -22,36 +22,19 @@ struct OutlineEdges {
   }
 
   DR_HD uint8_t bits(int64_t item, int32_t triangle, const int8_t* sides) const {
-    const int32_t* const index = mesh.triangles + static_cast<int64_t>(triangle) * 3;
     const int32_t corner_count = 3 * mesh.triangle_count;
     const int own = sides[triangle];
     uint32_t result = 0;
     for (int k = 0; k < 3; ++k) {
-      const int32_t twin = topology[static_cast<int64_t>(triangle) * 3 + k];
+      const int32_t corner = 3 * triangle + k, twin = topology[corner];
       bool outline = static_cast<uint32_t>(twin) >= static_cast<uint32_t>(corner_count);
       if (!outline) {
         const int other = sides[twin / 3];
-        outline = other != 0 && other == (same_direction(item, index, k, twin) ? own : -own);
+        outline = other != 0 && other == (same_direction(mesh, item, corner, twin) ? own : -own);
       }
       result |= outline ? 1u << k : 0u;
     }
     return static_cast<uint8_t>(result);
-  }
-
-  // Whether two triangles of opposite winding meet at the edge: then both run through it in the same direction.
-  DR_HD bool same_direction(int64_t item, const int32_t* index, int k, int32_t twin) const {
-    const int32_t* const across = mesh.triangles + static_cast<int64_t>(twin / 3) * 3;
-    const int32_t a = index[k == 2 ? 0 : k + 1], b = index[k == 0 ? 2 : k - 1];
-    const int corner = twin % 3;
-    const int32_t first = across[corner == 2 ? 0 : corner + 1], second = across[corner == 0 ? 2 : corner - 1];
-    if (first == b || second == a) return false;
-    if (first == a || second == b) return true;
-    // Split along an attribute seam: by place.
-    const Vec4<scalar_t> p = mesh.vertex(item, a), q = mesh.vertex(item, first), r = mesh.vertex(item, second);
-    const auto distance = [&](Vec4<scalar_t> v) {
-      return magnitude(v.x - p.x) + magnitude(v.y - p.y) + magnitude(v.z - p.z) + magnitude(v.w - p.w);
-    };
-    return distance(q) < distance(r);
   }
 };
 

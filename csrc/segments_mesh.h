@@ -89,12 +89,8 @@ struct SegmentMesh {
     return false;
   }
 
-  // The two vertices of the edge opposite to a corner, in the triangle's order.
   DR_HD void edge_vertices(int32_t corner, int32_t* a, int32_t* b) const {
-    const int32_t* const t = mesh.triangles + static_cast<int64_t>(corner / 3) * 3;
-    const int32_t k = corner % 3;
-    *a = t[k == 2 ? 0 : k + 1];
-    *b = t[k == 0 ? 2 : k - 1];
+    diffrender::edge_vertices(mesh.triangles, corner, a, b);
   }
 
   // Facing of a triangle that the item draws, 0 for one that it does not.
@@ -128,18 +124,8 @@ struct SegmentMesh {
     return a.x == b.x && a.y == b.y && a.w == b.w && a.z == b.z;
   }
 
-  // Whether the edges opposite to two corners of one cycle, which join the same two places, run in the same direction.
   DR_HD_CALL bool same_direction(int64_t item, int32_t corner, int32_t other) const {
-    int32_t a, b, first, second;
-    edge_vertices(corner, &a, &b);
-    edge_vertices(other, &first, &second);
-    if (first == a || second == b) return true;
-    if (second == a || first == b) return false;
-    const Vec4<double> p = vertex(item, a), q = vertex(item, first), r = vertex(item, second);
-    const auto distance = [&](Vec4<double> v) {
-      return magnitude(v.x - p.x) + magnitude(v.y - p.y) + magnitude(v.z - p.z) + magnitude(v.w - p.w);
-    };
-    return distance(q) <= distance(r);
+    return diffrender::same_direction(mesh, item, corner, other);
   }
 };
 

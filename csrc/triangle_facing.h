@@ -1,4 +1,4 @@
-// Which side of each triangle the eye sees.
+// Which side of each triangle the eye sees, and whether two triangles at an edge wind alike.
 #pragma once
 
 #include "rasterize_geometry.h"
@@ -34,5 +34,35 @@ struct TriangleFacing {
     return static_cast<int8_t>(visible * (back - front));
   }
 };
+
+// The two vertices of the edge opposite to a corner (3 triangle + k), in the triangle's order.
+DR_HD void edge_vertices(const int32_t* triangles, int32_t corner, int32_t* a, int32_t* b) {
+  const int32_t* const t = triangles + static_cast<int64_t>(corner / 3) * 3;
+  const int32_t k = corner % 3;
+  *a = t[k == 2 ? 0 : k + 1];
+  *b = t[k == 0 ? 2 : k - 1];
+}
+
+// Whether vertex `first` rather than `second` lies where `a` does.
+template <class scalar_t>
+DR_HD_CALL bool is_nearer(const RasterMesh<scalar_t>& mesh, int64_t item, int32_t a, int32_t first, int32_t second) {
+  const Vec4<scalar_t> p = mesh.vertex(item, a), q = mesh.vertex(item, first), r = mesh.vertex(item, second);
+  const auto distance = [&](Vec4<scalar_t> v) {
+    return magnitude(v.x - p.x) + magnitude(v.y - p.y) + magnitude(v.z - p.z) + magnitude(v.w - p.w);
+  };
+  return distance(q) <= distance(r);
+}
+
+// Whether the edges opposite to two corners, which join the same two places, run in the same direction: triangles of
+// opposite winding meet there.
+template <class scalar_t>
+DR_HD bool same_direction(const RasterMesh<scalar_t>& mesh, int64_t item, int32_t corner, int32_t other) {
+  int32_t a, b, first, second;
+  edge_vertices(mesh.triangles, corner, &a, &b);
+  edge_vertices(mesh.triangles, other, &first, &second);
+  if (first == a || second == b) return true;
+  if (second == a || first == b) return false;
+  return is_nearer(mesh, item, a, first, second);  // split along an attribute seam
+}
 
 }  // namespace diffrender

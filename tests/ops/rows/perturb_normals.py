@@ -6,6 +6,7 @@ import diffrender as dr
 from tests.ops.rows.base import F64, BadCall, Contract, EmptyCall, Example
 from tests.ops.rows.shade import SIZE, checked_mask, surface
 from tests.reference.perturb_normals import perturb_normals as reference
+from tests.support.device import DEVICE
 from tests.support.vocabulary import rnd, uniform
 
 
@@ -110,7 +111,7 @@ def bad_calls() -> list[BadCall]:
             normal_map=texels(1, (3, 5))),
         bad("map of another batch", ValueError, r"normal_map must have the batch size of normals \(2\) or 1, got 3",
             normals=surface(2)[1], tangents=tangent_map(2), normal_map=texels(3)),
-        bad("another device", ValueError, "tangents is on meta but normals is on ",
+        bad("another device", ValueError, f"tangents is on meta but normals is on {DEVICE.type}",
             tangents=tangent_map().to("meta")),
         bad("scale as text", TypeError, "scale must be a tensor or numbers, got str", scale="one"),
         bad("unknown convention", ValueError, "convention must be one of 'opengl', 'directx'", convention="vulkan"),

@@ -19,6 +19,7 @@ from tests.ops.rows.base import (
     two_layers,
 )
 from tests.reference import rasterize as reference_rasterize
+from tests.support.device import DEVICE
 from tests.support.vocabulary import rnd
 
 
@@ -117,7 +118,7 @@ def bad_calls() -> list[BadCall]:
         bad("ranges of another batch", ValueError, "rasterize: ranges", ranges=torch.tensor([[0, 3]] * 3)),
         bad("beneath of another size", ValueError, "rasterize: beneath", beneath=other),
         bad("beneath that is no fragments", TypeError, "rasterize: beneath must be", beneath=other.triangle_id),
-        bad("positions on another device", ValueError, "rasterize: .* is on .* but .* is on meta",
+        bad("positions on another device", ValueError, f"rasterize: .* is on {DEVICE.type}.* but .* is on meta",
             clip=positions.to("meta")),
     ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import diffrender as dr
 from tests.ops.rows.base import F64, BadCall, EmptyCall, Example
+from tests.support.device import DEVICE
 from tests.support.vocabulary import rnd, uniform
 
 SIZE = (3, 11)  # one packet of 8 pixels and a rest in every row of packets
@@ -128,7 +129,7 @@ def bad_calls(name: str, op: Callable, material: list[Tensor], *, needs_view: bo
             positions=positions[..., :2]),
         bad("integer normals", TypeError, "normals must be float32 or float64", normals=normals.long()),
         bad("normals of another type", TypeError, "normals is torch.float32 but positions is", normals=normals.float()),
-        bad("normals on another device", ValueError, "normals is on meta but positions is on ",
+        bad("normals on another device", ValueError, f"normals is on meta but positions is on {DEVICE.type}",
             normals=normals.to("meta")),
         bad("another height", ValueError, r"normals must have the height of positions \(3\), got 4", normals=other),
         bad("a column for a picture", ValueError, r"normals must cover the whole picture \(3, 11\), got \(3, 1\)",

@@ -5,6 +5,7 @@ import torch
 import diffrender as dr
 from tests.ops.rows.base import F64, BadCall, Contract, EmptyCall, Example
 from tests.reference import texture as reference_texture
+from tests.support.device import DEVICE
 from tests.support.vocabulary import rnd, uniform
 
 GRID = (4, 5)
@@ -127,7 +128,7 @@ def bad_calls() -> list[BadCall]:
             uv=torch.zeros(2, *GRID, 3, dtype=F64)),
         bad("other float type", TypeError, "texture: texcoords is torch.float32 but texture is torch.float64",
             uv=texcoords.float()),
-        bad("another device", ValueError, "texture: texcoords is on .* but texture is on meta",
+        bad("another device", ValueError, f"texture: texcoords is on {DEVICE.type}.* but texture is on meta",
             texture=texels.to("meta")),
         bad("unknown filter", ValueError, "texture: filter must be one of 'auto', 'nearest'", filter="cubic"),
         bad("unknown wrap", ValueError, "texture: wrap must be one of 'repeat', 'clamp'", wrap="border"),
