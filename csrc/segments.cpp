@@ -206,6 +206,64 @@ class Walk {
   SegmentMesh mesh_;
 };
 
+// The same without lists (segments_threads.h), so that the host waits for nothing.
+class ThreadWalk {
+ public:
+  ThreadWalk(const SegmentTensors& t, const Marks& marks)
+      : like_(t.positions), marks_(marks), ids_(data<int32_t>(t.triangle_id)), mesh_(mesh_of(t, marks.facing)) {
+    const int64_t triangles = marks.edges.numel();
+    const Tensor pairs = new_empty(like_, {triangles}, ScalarType::Long);
+    launch(like_, triangles, CountPairs{mesh_, data<uint8_t>(marks.edges), mutable_data<int64_t>(pairs)});
+    before_ = running_sums(pairs);
+  }
+
+  // Adds what `of_edge` and `of_crossing` make of each piece.
+  template <class scalar_t, class OfEdge, class OfCrossing>
+  void scatter(const Tensor& grad, ScatterAlgorithm algorithm, const OfEdge& of_edge,
+               const OfCrossing& of_crossing) const {
+    const EdgePairs pairs = edges();
+    scatter_without_buffers<scalar_t>(grad, pairs.threads, algorithm, UsePieces<EdgePairs, OfEdge>{pairs, of_edge},
+                                      kPiecesPerPair, pairs.before + pairs.triangles);
+    std::optional<Tensor> marked;
+    if (algorithm == ScatterAlgorithm::fixed_point) marked = count_marks(marks_.crossings);
+    scatter_without_buffers<scalar_t>(grad, marks_.crossings.numel(), algorithm,
+                                      UsePieces<CrossingPixels, OfCrossing>{crossings(), of_crossing},
+                                      kPiecesPerCrossing, data_or_null<int64_t>(marked));
+  }
+
+  template <class Use>
+  void visit(const Use& use) const {
+    const EdgePairs pairs = edges();
+    launch_in_order(like_, pairs.threads, UsePieces<EdgePairs, Use>{pairs, use});
+    launch_in_order(like_, marks_.crossings.numel(), UsePieces<CrossingPixels, Use>{crossings(), use});
+  }
+
+  const SegmentMesh& mesh() const { return mesh_; }
+
+ private:
+  EdgePairs edges() const {
+    return {{mesh_, ids_, false},
+            data<uint8_t>(marks_.edges),
+            data<int64_t>(before_),
+            marks_.edges.numel(),
+            like_.is_cuda() ? kPairThreads : 64};
+  }
+
+  CrossingPixels crossings() const { return {{mesh_, ids_}, data<uint8_t>(marks_.crossings)}; }
+
+  const Tensor& like_;
+  const Marks& marks_;
+  const int32_t* ids_;
+  SegmentMesh mesh_;
+  Tensor before_;
+};
+
+// Who walks without lists: the GPU, and under test, where order-free sums are asked for, the CPU. Visibility "exact"
+// needs lists.
+bool walks_without_lists(const SegmentTensors& t, ScatterAlgorithm algorithm) {
+  return !t.exact && (t.positions.is_cuda() || algorithm == ScatterAlgorithm::fixed_point);
+}
+
 void check_image(const Tensor& image, const SegmentTensors& t) {
   DR_CHECK(image.dim() == 4 && image.size(0) == t.triangle_id.size(0) && image.size(1) == t.triangle_id.size(1) &&
                image.size(2) == t.triangle_id.size(2),
@@ -239,7 +297,7 @@ std::tuple<Tensor, Tensor, Tensor> segments_marked(const Tensor& visible, const 
 Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tensor& clip_positions,
                           const Tensor& triangles, const Tensor& topology, const std::optional<Tensor>& ranges,
                           const std::optional<Tensor>& seams, int64_t cull, bool exact, const Tensor& facing,
-                          const Tensor& edges, const Tensor& crossings) {
+                          const Tensor& edges, const Tensor& crossings, int64_t algorithm) {
   const DeviceScope device(input);
   const Tensor image = as_contiguous(input);
   const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, exact);
@@ -247,8 +305,15 @@ Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tens
   const Marks marks(tensors, facing, edges, crossings);
   Tensor result = new_empty(image, {image.size(0), image.size(1), image.size(2), image.size(3)});
   torch::stable::copy_(result, image);
+  const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
+    if (walks_without_lists(tensors, scatter)) {
+      const BlendPiece<scalar_t> blend_piece{data<scalar_t>(image), static_cast<int32_t>(image.size(3)),
+                                             static_cast<int32_t>(image.size(2))};
+      ThreadWalk(tensors, marks).scatter<scalar_t>(result, scatter, blend_piece, blend_piece);
+      return;
+    }
     Walk walk(tensors, marks);
     blend<scalar_t>(walk.edges(), image, result);
     blend<scalar_t>(walk.crossings(), image, result);
@@ -278,23 +343,33 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
   if (!need_positions && !(need_image && blended)) return {grad_image, grad_positions};
   dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
-    Walk walk(tensors, marks);
-    const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
     const int32_t channels = static_cast<int32_t>(image.size(3)), width = static_cast<int32_t>(image.size(2));
     const scalar_t* const grad = data<scalar_t>(grad_result);
+    const BlendBackwardImage<scalar_t> to_image{grad, channels, width};
+    const auto jump = [&](const SegmentMesh& mesh) {
+      return ColorJump<scalar_t>{mesh, data<int32_t>(tensors.triangle_id), data<scalar_t>(image), grad, channels};
+    };
+    if (walks_without_lists(tensors, scatter)) {
+      const ThreadWalk walk(tensors, marks);
+      if (need_image && blended) walk.scatter<scalar_t>(grad_image, scatter, to_image, to_image);
+      if (!need_positions) return;
+      walk.scatter<scalar_t>(grad_positions, scatter, EdgeBackward<scalar_t>{jump(walk.mesh())},
+                             CrossingBackward<scalar_t>{jump(walk.mesh())});
+      return;
+    }
+    Walk walk(tensors, marks);
+    const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
+    const auto add = [&](const Tensor& target, const PieceList& list, const auto& use) {
+      using Use = std::decay_t<decltype(use)>;
+      launch_scatter<scalar_t>(target, 1, list.count, scatter, UsePieces<PieceList, Use>{list, use});
+    };
     if (need_image && blended) {
-      for (const PieceList& list : {of_edges.list, of_crossings.list}) {
-        launch_scatter<scalar_t>(grad_image, 1, list.count, scatter,
-                                 BlendBackwardImage<scalar_t>{list, grad, channels, width});
-      }
+      add(grad_image, of_edges.list, to_image);
+      add(grad_image, of_crossings.list, to_image);
     }
     if (!need_positions) return;
-    const ColorJump<scalar_t> jump{walk.mesh(), data<int32_t>(tensors.triangle_id), data<scalar_t>(image), grad,
-                                   channels};
-    launch_scatter<scalar_t>(grad_positions, 1, of_edges.list.count, scatter,
-                             EdgeBackward<scalar_t>{of_edges.list, jump});
-    launch_scatter<scalar_t>(grad_positions, 1, of_crossings.list.count, scatter,
-                             CrossingBackward<scalar_t>{of_crossings.list, jump});
+    add(grad_positions, of_edges.list, EdgeBackward<scalar_t>{jump(walk.mesh())});
+    add(grad_positions, of_crossings.list, CrossingBackward<scalar_t>{jump(walk.mesh())});
   });
   return {grad_image, grad_positions};
 }
@@ -302,17 +377,21 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
 // Which neighbouring pixels, to the right and downwards, a visible discontinuity parts: (B, H, W, 2) uint8.
 Tensor segments_parted(const Tensor& visible, const Tensor& clip_positions, const Tensor& triangles,
                        const Tensor& topology, const std::optional<Tensor>& ranges, const std::optional<Tensor>& seams,
-                       int64_t cull, bool exact) {
+                       int64_t cull, bool exact, int64_t algorithm) {
   const DeviceScope device(clip_positions);
   const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, exact);
   const Tensor& ids = tensors.triangle_id;
   const Tensor result = new_zeros(clip_positions, {ids.size(0), ids.size(1), ids.size(2), 2}, ScalarType::Byte);
   const Marks marks(tensors);
+  const MarkParted mark{mutable_data<uint8_t>(result), static_cast<int32_t>(ids.size(2)),
+                        static_cast<int32_t>(ids.size(1))};
+  if (walks_without_lists(tensors, static_cast<ScatterAlgorithm>(algorithm))) {
+    ThreadWalk(tensors, marks).visit(mark);
+    return result;
+  }
   Walk walk(tensors, marks);
   for (const Pieces& pieces : {walk.edges(), walk.crossings()}) {
-    launch(result, pieces.list.count,
-           MarkParted{pieces.list, mutable_data<uint8_t>(result), static_cast<int32_t>(ids.size(2)),
-                      static_cast<int32_t>(ids.size(1))});
+    launch(result, pieces.list.count, UsePieces<PieceList, MarkParted>{pieces.list, mark});
   }
   return result;
 }
@@ -322,13 +401,14 @@ Tensor segments_parted(const Tensor& visible, const Tensor& clip_positions, cons
 STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
   m.def(
       "segments_parted(Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, Tensor? ranges, "
-      "Tensor? seams, int cull, bool exact) -> Tensor");
+      "Tensor? seams, int cull, bool exact, int scatter=0) -> Tensor");
   m.def(
       "segments_marked(Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, Tensor? ranges, "
       "Tensor? seams, int cull) -> (Tensor, Tensor, Tensor)");
   m.def(
       "antialias_segments(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, "
-      "Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, Tensor crossings) -> Tensor");
+      "Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, Tensor crossings, "
+      "int scatter=0) -> Tensor");
   m.def(
       "antialias_segments_backward(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, "
       "Tensor topology, Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, Tensor "

@@ -4,6 +4,7 @@
 namespace diffrender {
 DR_INSTANTIATE_LAUNCH(MarkEdges)
 DR_INSTANTIATE_LAUNCH(ClipEdges)
+DR_INSTANTIATE_LAUNCH(CountPairs)
 DR_INSTANTIATE_LAUNCH(FindEdgePieces)
 DR_INSTANTIATE_LAUNCH(MarkCrossings)
 DR_INSTANTIATE_LAUNCH(FindCrossingPieces)
@@ -13,13 +14,21 @@ DR_INSTANTIATE_LAUNCH(MarkSlots)
 DR_INSTANTIATE_LAUNCH(MakeQueries)
 DR_INSTANTIATE_LAUNCH(ExactVisibility)
 DR_INSTANTIATE_LAUNCH(FinishPieces)
-DR_INSTANTIATE_LAUNCH(MarkParted)
-#define DR_INSTANTIATE_SEGMENTS(scalar_t)                        \
-  DR_INSTANTIATE_LAUNCH(TriangleFacing<scalar_t>)                \
-  DR_INSTANTIATE_LAUNCH(BlendPieces<scalar_t>)                   \
-  DR_INSTANTIATE_SCATTER(scalar_t, BlendBackwardImage<scalar_t>) \
-  DR_INSTANTIATE_SCATTER(scalar_t, EdgeBackward<scalar_t>)       \
-  DR_INSTANTIATE_SCATTER(scalar_t, CrossingBackward<scalar_t>)
+DR_INSTANTIATE_LAUNCH(UsePieces<PieceList, MarkParted>)
+DR_INSTANTIATE_LAUNCH(UsePieces<EdgePairs, MarkParted>)
+DR_INSTANTIATE_LAUNCH(UsePieces<CrossingPixels, MarkParted>)
+#define DR_INSTANTIATE_SEGMENTS(scalar_t)                                                   \
+  DR_INSTANTIATE_LAUNCH(TriangleFacing<scalar_t>)                                           \
+  DR_INSTANTIATE_LAUNCH(BlendPieces<scalar_t>)                                              \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<EdgePairs, BlendPiece<scalar_t>>)              \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<CrossingPixels, BlendPiece<scalar_t>>)         \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<PieceList, BlendBackwardImage<scalar_t>>)      \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<EdgePairs, BlendBackwardImage<scalar_t>>)      \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<CrossingPixels, BlendBackwardImage<scalar_t>>) \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<PieceList, EdgeBackward<scalar_t>>)            \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<EdgePairs, EdgeBackward<scalar_t>>)            \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<PieceList, CrossingBackward<scalar_t>>)        \
+  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<CrossingPixels, CrossingBackward<scalar_t>>)
 DR_INSTANTIATE_SEGMENTS(float)
 DR_INSTANTIATE_SEGMENTS(double)
 }  // namespace diffrender

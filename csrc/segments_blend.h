@@ -6,8 +6,24 @@
 #pragma once
 
 #include "segments_exact.h"
+#include "segments_threads.h"
 
 namespace diffrender {
+
+// Kernel: hands the pieces that Source visits (a PieceList, EdgePairs, CrossingPixels) to Use, which says what one
+// piece does to the picture or to a gradient.
+template <class Source, class Use>
+struct UsePieces {
+  Source source;
+  Use use;
+
+  DR_HD void operator()(int64_t begin, int64_t end) const { source.visit(begin, end, use); }
+
+  template <class scalar_t>
+  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    source.visit(begin, end, [&](const EdgePiece& piece) { use(piece, sink); });
+  }
+};
 
 // The pixel of a window cell around another one.
 DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
@@ -16,19 +32,14 @@ DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
 
 // Marks the pairs of neighbouring pixels whose centres a visible piece parts.
 struct MarkParted {
-  PieceList list;
   uint8_t* parted;  // [B, H, W, 2] to the right, downwards; zero on entry
   int32_t width, height;
 
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const EdgePiece& piece = list.at(i);
-      if (piece.pixel < 0) continue;
-      const int64_t line = piece.pixel / width, row = line % height;
-      const int64_t column = piece.pixel - line * width;
-      mark(piece.pixel, piece.x, piece.half_x, piece.y, piece.half_y, column, width, 1, 0);
-      mark(piece.pixel, piece.y, piece.half_y, piece.x, piece.half_x, row, height, width, 1);
-    }
+  DR_HD void operator()(const EdgePiece& piece) const {
+    const int64_t line = piece.pixel / width, row = line % height;
+    const int64_t column = piece.pixel - line * width;
+    mark(piece.pixel, piece.x, piece.half_x, piece.y, piece.half_y, column, width, 1, 0);
+    mark(piece.pixel, piece.y, piece.half_y, piece.x, piece.half_x, row, height, width, 1);
   }
 
   // Where the piece meets the line v = 0 through the centre, and on which side of it.
@@ -68,25 +79,35 @@ struct BlendPieces {
   }
 };
 
+// The same for one piece, when those of a pixel come in any order.
+template <class scalar_t>
+struct BlendPiece {
+  const scalar_t* image;  // [B, H, W, C]
+  int32_t channels, width;
+
+  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
+    const scalar_t area = static_cast<scalar_t>(piece.area);
+    const scalar_t* const front = image + cell_pixel(piece.pixel, piece.front, width) * channels;
+    const scalar_t* const back = image + cell_pixel(piece.pixel, piece.back, width) * channels;
+    for (int32_t c = 0; c < channels; ++c) accumulate(sink, piece.pixel * channels + c, area * (back[c] - front[c]));
+  }
+};
+
 // grad_C_far += A G_p, grad_C_near -= A G_p, on top of grad_C_p = G_p.
 template <class scalar_t>
 struct BlendBackwardImage {
-  PieceList list;
   const scalar_t* grad_result;  // [B, H, W, C]
   int32_t channels, width;
 
-  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const EdgePiece& piece = list.at(i);
-      if (piece.pixel < 0 || piece.front == piece.back) continue;
-      const scalar_t area = static_cast<scalar_t>(piece.area);
-      const int64_t front = cell_pixel(piece.pixel, piece.front, width) * channels;
-      const int64_t back = cell_pixel(piece.pixel, piece.back, width) * channels;
-      for (int32_t c = 0; c < channels; ++c) {
-        const scalar_t g = area * grad_result[piece.pixel * channels + c];
-        accumulate(sink, back + c, g);
-        accumulate(sink, front + c, -g);
-      }
+  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
+    if (piece.front == piece.back) return;
+    const scalar_t area = static_cast<scalar_t>(piece.area);
+    const int64_t front = cell_pixel(piece.pixel, piece.front, width) * channels;
+    const int64_t back = cell_pixel(piece.pixel, piece.back, width) * channels;
+    for (int32_t c = 0; c < channels; ++c) {
+      const scalar_t g = area * grad_result[piece.pixel * channels + c];
+      accumulate(sink, back + c, g);
+      accumulate(sink, front + c, -g);
     }
   }
 };
@@ -206,29 +227,24 @@ DR_HD_CALL void add_pixel_gradient(const Sink<scalar_t>& sink, int64_t base, con
 // No division by a vertex's w: holds for edges with one end behind the eye.
 template <class scalar_t>
 struct EdgeBackward {
-  PieceList list;
   ColorJump<scalar_t> jump;
 
-  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
     const SegmentMesh& in = jump.in;
+    const double strength = jump.at(piece);
+    if (strength == 0) return;
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
-    for (int64_t i = begin; i < end; ++i) {
-      const EdgePiece& piece = list.at(i);
-      if (piece.pixel < 0) continue;
-      const double strength = jump.at(piece);
-      if (strength == 0) continue;
-      const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
-      const Vec2<double> m{within - row * width + 0.5 + piece.x, row + 0.5 + piece.y};
-      int32_t a, b;
-      in.edge_vertices(piece.first, &a, &b);
-      const Vec3<double> p = to_pixels(in.vertex(item, a), in.viewport, m);
-      const Vec3<double> q = to_pixels(in.vertex(item, b), in.viewport, m);
-      const double lx = p.y * q.z - p.z * q.y, ly = p.z * q.x - p.x * q.z;
-      const double kappa = strength * piece.second * piece.length / std::sqrt(lx * lx + ly * ly);
-      const int64_t base = item * in.mesh.item_stride;
-      add_pixel_gradient(sink, base + static_cast<int64_t>(a) * 4, in.viewport, m, {kappa * q.y, -kappa * q.x, 0}, 0);
-      add_pixel_gradient(sink, base + static_cast<int64_t>(b) * 4, in.viewport, m, {-kappa * p.y, kappa * p.x, 0}, 0);
-    }
+    const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
+    const Vec2<double> m{within - row * width + 0.5 + piece.x, row + 0.5 + piece.y};
+    int32_t a, b;
+    in.edge_vertices(piece.first, &a, &b);
+    const Vec3<double> p = to_pixels(in.vertex(item, a), in.viewport, m);
+    const Vec3<double> q = to_pixels(in.vertex(item, b), in.viewport, m);
+    const double lx = p.y * q.z - p.z * q.y, ly = p.z * q.x - p.x * q.z;
+    const double kappa = strength * piece.second * piece.length / std::sqrt(lx * lx + ly * ly);
+    const int64_t base = item * in.mesh.item_stride;
+    add_pixel_gradient(sink, base + static_cast<int64_t>(a) * 4, in.viewport, m, {kappa * q.y, -kappa * q.x, 0}, 0);
+    add_pixel_gradient(sink, base + static_cast<int64_t>(b) * 4, in.viewport, m, {-kappa * p.y, kappa * p.x, 0}, 0);
   }
 };
 
@@ -239,22 +255,17 @@ struct EdgeBackward {
 //   grad_z_i = e a_i / P,  grad_w_i = -z(m) e a_i / P,  grad_a_i = e (z_i - z(m) w_i) / P,  then through a_i.
 template <class scalar_t>
 struct CrossingBackward {
-  PieceList list;
   ColorJump<scalar_t> jump;
 
-  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
     const SegmentMesh& in = jump.in;
+    const double strength = -jump.at(piece) * piece.length;
+    if (strength == 0) return;
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
-    for (int64_t i = begin; i < end; ++i) {
-      const EdgePiece& piece = list.at(i);
-      if (piece.pixel < 0) continue;
-      const double strength = -jump.at(piece) * piece.length;
-      if (strength == 0) continue;
-      const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
-      const Vec2<double> m{within - row * width + 0.5 + piece.x, row + 0.5 + piece.y};
-      add_depth(item, piece.first, m, strength, sink);
-      add_depth(item, piece.second, m, -strength, sink);
-    }
+    const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
+    const Vec2<double> m{within - row * width + 0.5 + piece.x, row + 0.5 + piece.y};
+    add_depth(item, piece.first, m, strength, sink);
+    add_depth(item, piece.second, m, -strength, sink);
   }
 
   DR_HD_CALL void add_depth(int64_t item, int32_t triangle, Vec2<double> m, double e,

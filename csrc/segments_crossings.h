@@ -268,6 +268,15 @@ struct PieceList {
 
   DR_HD const EdgePiece& at(int64_t i) const { return edit(i); }
   DR_HD EdgePiece& edit(int64_t i) const { return i < first_count ? first[i] : further[i - first_count]; }
+
+  // Calls body(piece) for the visible ones among [begin, end).
+  template <class F>
+  DR_HD void visit(int64_t begin, int64_t end, const F& body) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const EdgePiece& piece = at(i);
+      if (piece.pixel >= 0) body(piece);
+    }
+  }
 };
 
 constexpr int64_t kNoPixel = INT64_MAX;

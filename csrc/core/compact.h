@@ -1,5 +1,6 @@
 // Lists of unknown length: indices of marks, sums before each count, order by key. Deterministic on both devices. On
-// CUDA each of the first two waits for the device once, because the host has to know how much memory comes next.
+// CUDA marked_indices and sums_before wait for the device once, because the host has to know how much memory comes
+// next.
 #pragma once
 
 #include <array>
@@ -36,6 +37,12 @@ void for_each_mark(const uint8_t* marks, int64_t begin, int64_t end, const F& bo
 
 }  // namespace detail
 
+// How many of the marks (N,) uint8 are set, if each is 1: (1,) int64 on the device, which is not waited for.
+inline Tensor count_marks(const Tensor& marks) {
+  const std::optional<ScalarType> type = ScalarType::Long;
+  return detail::as_tensor(detail::call_aten("aten::sum", "", marks, type)[0]);
+}
+
 // Indices of the marks (N,) uint8 that are set, ascending: (M,) int64.
 inline Tensor marked_indices(const Tensor& marks) {
   const int64_t n = marks.numel();
@@ -61,24 +68,30 @@ inline Tensor marked_indices(const Tensor& marks) {
   return result;
 }
 
-// (N,) int64 counts -> (N + 1,) sum of all counts before each, and the sum of all.
-inline std::pair<Tensor, int64_t> sums_before(const Tensor& counts) {
+// (N,) int64 counts -> (N + 1,) sum of all counts before each, the sum of all at the end. Does not wait for the device.
+inline Tensor running_sums(const Tensor& counts) {
   const int64_t n = counts.numel();
   Tensor sums = new_zeros(counts, {n + 1}, ScalarType::Long);
-  if (n == 0) return {sums, 0};
-  if (counts.is_cuda()) {
+  if (counts.is_cuda() && n > 0) {
     const std::optional<ScalarType> same_type;
     const Tensor running = detail::as_tensor(detail::call_aten("aten::cumsum", "", counts, int64_t(0), same_type)[0]);
     Tensor rest = torch::stable::narrow(sums, 0, 1, n);
     torch::stable::copy_(rest, running);
-    const Tensor total = torch::stable::to(torch::stable::narrow(sums, 0, n, 1),
-                                           torch::stable::Device(torch::headeronly::DeviceType::CPU));
-    return {sums, *data<int64_t>(total)};
+    return sums;
   }
   const int64_t* const in = data<int64_t>(counts);
   int64_t* const out = mutable_data<int64_t>(sums);
   for (int64_t i = 0; i < n; ++i) out[i + 1] = out[i] + in[i];
-  return {sums, out[n]};
+  return sums;
+}
+
+// running_sums, and the sum of all.
+inline std::pair<Tensor, int64_t> sums_before(const Tensor& counts) {
+  Tensor sums = running_sums(counts);
+  if (!counts.is_cuda()) return {sums, data<int64_t>(sums)[counts.numel()]};
+  const Tensor total = torch::stable::to(torch::stable::narrow(sums, 0, counts.numel(), 1),
+                                         torch::stable::Device(torch::headeronly::DeviceType::CPU));
+  return {sums, *data<int64_t>(total)};
 }
 
 // Sorts (N,) int64 keys; equal keys keep their order. Returns the sorted keys and where each of them was.

@@ -91,9 +91,11 @@ namespace detail {
 
 // The order-free sum: every contribution becomes a multiple of one power of two, chosen from the largest of them, and
 // integers add up to the same total in any order. On the CPU it runs on one thread, so that its logic is tested there.
-// per_item: how often an item may add to the same element. Cold on the CPU: see launch_in_order.
+// per_item: how often an item may add to the same element; items_on_device: see scatter_without_buffers. Cold on the
+// CPU: see launch_in_order.
 template <class scalar_t, class F>
-[[gnu::cold]] void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor, int64_t per_item = 1) {
+[[gnu::cold]] void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor, int64_t per_item = 1,
+                                       const int64_t* items_on_device = nullptr) {
   const int64_t size = grad.numel();
   const Tensor fixed = new_zeros(grad, {size}, ScalarType::Long);
   const Tensor largest = new_zeros(grad, {1}, ScalarType::Long);
@@ -112,7 +114,8 @@ template <class scalar_t, class F>
       functor(int64_t(0), n, sink);
     }
     if (mode == ScatterMode::measure) {
-      launch(grad, 1, FixedPointUnit{sink.largest, mutable_data<double>(unit), n * per_item});
+      const int64_t contributions = items_on_device != nullptr ? per_item : n * per_item;
+      launch(grad, 1, FixedPointUnit{sink.largest, mutable_data<double>(unit), contributions, items_on_device});
     }
   }
   launch(grad, size, FixedPointFinish<scalar_t>{sink.values, sink.fixed, sink.unit});
@@ -164,12 +167,14 @@ void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functo
 }  // namespace detail
 
 // Of launch_scatter below what the CPU needs no private buffers for: CUDA, and the order-free sum on both.
+// items_on_device [1]: how many items there are that may add `per_item` times to the same element, where that is not n
+// because the n threads of `functor` share out what only the device has counted; null: n.
 template <class scalar_t, class F>
 void scatter_without_buffers(const Tensor& grad, int64_t n, ScatterAlgorithm algorithm, const F& functor,
-                             int64_t per_item = 1) {
+                             int64_t per_item = 1, const int64_t* items_on_device = nullptr) {
   if (n <= 0 || grad.numel() == 0) return;
   if (algorithm == ScatterAlgorithm::fixed_point) {
-    detail::scatter_fixed_point<scalar_t>(grad, n, functor, per_item);
+    detail::scatter_fixed_point<scalar_t>(grad, n, functor, per_item, items_on_device);
     return;
   }
 #if defined(DIFFRENDER_CUDA)

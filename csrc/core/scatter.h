@@ -100,6 +100,7 @@ struct FixedPointUnit {
   const uint64_t* largest;  // [1] bits of the largest contribution, as a double
   double* unit;             // [2] step, reciprocal of the step
   int64_t contributions;    // upper bound on what one element may receive
+  const int64_t* times;     // [1] a further factor of it that only the device knows, or null
 
   DR_HD void operator()(int64_t, int64_t) const {
     double magnitude = 0;
@@ -112,7 +113,7 @@ struct FixedPointUnit {
     int exponent = 0;  // magnitude < 2^exponent
     (void)frexp(magnitude, &exponent);
     int bits = 1;  // one for the sign
-    for (int64_t rest = contributions; rest > 0; rest /= 2) ++bits;
+    for (int64_t rest = contributions * (times == nullptr ? 1 : *times); rest > 0; rest /= 2) ++bits;
     int step = exponent + bits - 62;
     step = step < -1000 ? -1000 : step;
     unit[0] = ldexp(1.0, step);

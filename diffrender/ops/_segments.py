@@ -10,7 +10,15 @@ from typing import Any
 
 import torch
 
-from .._autograd import apply, no_forward_mode, no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import (
+    SCATTER_NATIVE,
+    apply,
+    no_forward_mode,
+    no_second_derivative,
+    register_fake,
+    register_vmap,
+    scatter_algorithm,
+)
 
 
 class AntialiasSegments(torch.autograd.Function):
@@ -26,7 +34,8 @@ class AntialiasSegments(torch.autograd.Function):
         marks = torch.ops.diffrender.segments_marked(*mesh)
         if not blended:
             return image.clone(), *marks
-        return torch.ops.diffrender.antialias_segments(image, *mesh, exact, *marks), *marks
+        scatter = scatter_algorithm(image)
+        return torch.ops.diffrender.antialias_segments(image, *mesh, exact, *marks, scatter), *marks
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -130,7 +139,21 @@ def _(triangle_id, positions, triangles, topology, ranges, seams, cull):
 
 
 @register_fake("antialias_segments")
-def _(image, triangle_id, positions, triangles, topology, ranges, seams, cull, exact, facing, edges, crossings):
+def _(
+    image,
+    triangle_id,
+    positions,
+    triangles,
+    topology,
+    ranges,
+    seams,
+    cull,
+    exact,
+    facing,
+    edges,
+    crossings,
+    scatter=SCATTER_NATIVE,
+):
     return image.new_empty(image.shape)
 
 

@@ -70,7 +70,7 @@ def _slope(image: torch.Tensor, covered: torch.Tensor, whole: torch.Tensor, dim:
 
 
 @register_fake("segments_parted")
-def _(triangle_id, clip_positions, triangles, topology, ranges, seams, cull, exact):
+def _(triangle_id, clip_positions, triangles, topology, ranges, seams, cull, exact, scatter=0):
     return triangle_id.new_empty((*triangle_id.shape, 2), dtype=torch.uint8)
 
 

@@ -258,7 +258,7 @@ void test_scatter(const char* name, int64_t n, int64_t size, const F& functor) {
     double unit[2];
     Sink<scalar_t> sink{values.data(), 0, ScatterMode::measure, &maximum, fixed.data(), unit};
     scatter_emulated(n, functor, sink);
-    FixedPointUnit{&maximum, unit, n}(0, 1);
+    FixedPointUnit{&maximum, unit, n, nullptr}(0, 1);
     sink.mode = ScatterMode::fixed;
     scatter_emulated(n, functor, sink);
     FixedPointFinish<scalar_t>{values.data(), fixed.data(), unit}(0, size);

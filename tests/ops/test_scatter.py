@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import diffrender as dr
+from diffrender import _checks
 from tests.support.scenes import icosphere, perspective, random_scene, rigid, to_clip
 from tests.support.vocabulary import P, relative_error, rnd, uniform
 
@@ -107,6 +108,49 @@ def test_antialias_backward_algorithms_agree(scene, dtype):
             for algorithm in (0, 1)
         )
         for value, truth in zip(native, portable, strict=True):
+            assert relative_error(value, truth) < TOLERANCE[dtype]
+
+
+def crossing_triangles(dtype, size=(33, 41)):
+    """Forty triangles, three pixels to thirty wide, many of which cut through each other."""
+    centres = uniform(40, 1, 3, seed=3, dtype=F64) * 1.6 - 0.8
+    corners = centres + 0.9 * uniform(40, 1, 1, seed=4, dtype=F64) * rnd(40, 3, 3, seed=5, dtype=F64)
+    w = 0.8 + uniform(40, 3, 1, seed=6, dtype=F64)
+    clip = torch.cat([corners.clamp(-0.99, 0.99) * w, w], -1).reshape(1, 120, 4)
+    return clip.to(dtype), torch.arange(120, dtype=torch.int32).view(-1, 3), size
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", ["plain", "seams", "ranges", "cull"])
+@pytest.mark.parametrize("scene", [*(s for s in SCENES if s != "one run per row"), "crossing triangles"])
+def test_segments_with_and_without_lists_agree(scene, options, dtype):
+    """The walk of the GPU, whose threads find pieces and use them at once, against the lists of the CPU."""
+    positions, triangles, size = SCENES[scene](dtype) if scene in SCENES else crossing_triangles(dtype)
+    count, ranges, cull = len(triangles), None, None
+    if options == "ranges":
+        positions = positions[:1]
+        ranges = torch.tensor([[0, count], [count // 3, count // 2], [1, 0]], dtype=torch.int32)
+    if options == "cull":
+        cull = "front"
+    fragments = dr.rasterize(positions, triangles, size, ranges=ranges, cull=cull)
+    batch = len(fragments.triangle_id)
+    image, grad = uniform(batch, *size, 3, dtype=dtype), rnd(batch, *size, 3, seed=1, dtype=dtype)
+    seams = (triangles // 2).int() if options == "seams" else None
+    mesh = (fragments.triangle_id, positions, triangles.int(), dr.edge_topology(triangles), ranges, seams)
+    mesh = (*mesh, 0 if cull is None else _checks.CULL[cull])
+    op = torch.ops.diffrender
+    marks = op.segments_marked(*mesh)
+    lists, threads = (op.antialias_segments(image, *mesh, False, *marks, algorithm) for algorithm in (0, 1))
+    assert not torch.equal(lists, image)
+    assert relative_error(threads, lists) < TOLERANCE[dtype]
+    assert torch.equal(op.segments_parted(*mesh, False, 0), op.segments_parted(*mesh, False, 1))
+    for blended, *needs in ((True, True, True), (True, True, False), (False, True, True), (True, False, True)):
+        lists, threads = (
+            op.antialias_segments_backward(image, *mesh, False, *marks, grad, blended, *needs, algorithm)
+            for algorithm in (0, 1)
+        )
+        for value, truth, need in zip(threads, lists, needs, strict=True):
+            assert truth.any() == need
             assert relative_error(value, truth) < TOLERANCE[dtype]
 
 

@@ -112,7 +112,7 @@ def measure_cell(section: Section, mesh: str, size: int, batch: int, peer: tuple
         row["ms"] = milliseconds(timed.call, section.device)
         if timed.name in theirs:
             row["nvdiffrast_ms"] = milliseconds(theirs[timed.name].call, section.device)
-        if timed.capturable and section.device == "cuda":
+        if section.device == "cuda":
             row["graph_ms"] = graph_milliseconds(timed.call)
         section.data["rows"].append(row)
         section.write()

@@ -19,12 +19,9 @@ from benchmarks.scenes import clip_from_world, make_scene
 
 @dataclass(frozen=True)
 class Timed:
-    """`capturable`: does not wait for the device, so that it can be timed as a CUDA graph, without its launches."""
-
     name: str
     call: Callable[[], object]
     bytes: int
-    capturable: bool = True
 
 
 class Inputs:
@@ -110,14 +107,14 @@ def stages(inputs: Inputs) -> list[Timed]:
         Timed("interpolate backward", backward([values], [colors, weights]), 32 * n),
         Timed("antialias pairs", lambda: blend("pairs"), 28 * n),
         Timed("antialias pairs backward", backward([pairs], [image, moved]), 40 * n),
-        Timed("antialias segments", lambda: blend("segments"), 28 * n, capturable=False),
-        Timed("antialias segments backward", backward([segments], [image, moved]), 40 * n, capturable=False),
+        Timed("antialias segments", lambda: blend("segments"), 28 * n),
+        Timed("antialias segments backward", backward([segments], [image, moved]), 40 * n),
         Timed("texture mips", sample, 36 * n),
         Timed("texture mips backward", backward([sampled], [texels, uv]), 44 * n),
         Timed("shade metallic-roughness", shade, 48 * n),
         Timed("shade metallic-roughness backward", backward([shaded], [normals, albedo]), 72 * n),
         Timed("fit step, pairs", fit_step(i, "pairs"), 16 * n),
-        Timed("fit step, segments", fit_step(i, "segments"), 16 * n, capturable=False),
+        Timed("fit step, segments", fit_step(i, "segments"), 16 * n),
     ]
 
 

@@ -1,7 +1,7 @@
 """Section `special`: how calls run. Streams, CUDA graphs, host synchronisation, deterministic sums, huge tensors.
 
-Ops that make lists of unknown length (coverage, antialias by segments) wait for the device to learn how long, so they
-can not be captured; of them it is only reported that they do. In a dry run every check runs on the CPU, where streams
+Ops whose results have a size that depends on values (coverage) wait for the device to learn it, so they can not be
+captured; of them it is only reported that they do. In a dry run every check runs on the CPU, where streams
 and graphs are replaced by plain calls.
 """
 

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Rows beside those marked `ragged` whose op makes lists of unknown length inside.
-RAGGED = {"antialias_segments"}
-
 
 @dataclass(frozen=True)
 class Call:
@@ -46,7 +43,7 @@ def calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call]:
             outputs = example.call(*leaves)
             return [*outputs, *torch.autograd.grad(outputs, leaves, weights)]
 
-        result.append(Call(name, inputs, run, contract.ragged or name in RAGGED))
+        result.append(Call(name, inputs, run, contract.ragged))
     return result
 
 

@@ -103,7 +103,7 @@ def dispatcher_calls(dtype):
         mesh = (triangle_id, shared, triangles, topology, limits, indices, cull)
         yield op.segments_marked.default, mesh
         marks = op.segments_marked(*mesh)
-        yield op.antialias_segments.default, (image, *mesh, False, *marks)
+        yield op.antialias_segments.default, (image, *mesh, False, *marks, 1)
         yield op.antialias_segments.default, (image, *mesh, True, *marks)
         for blended, needs in ((True, (True, True)), (True, (True, False)), (False, (True, True))):
             yield op.antialias_segments_backward.default, (image, *mesh, blended, *marks, grad, blended, *needs, 0)

@@ -1,0 +1,93 @@
+// Edge walk, part 8: the walk of the GPU. Lists of pieces would make the host wait for the device to learn how long
+// each of them is. Here a thread finds the pieces of an edge in one pixel and uses them at once, nothing is stored, and
+// only the device knows how many pixels the edges cross: a fixed number of threads shares them out.
+//
+// The pieces of a pixel come in any order, so what is added to a picture is added as gradients are: see Sink.
+#pragma once
+
+#include "segments_crossings.h"
+
+namespace diffrender {
+
+// Threads that share the edge-pixel pairs on the GPU: enough to fill it, few enough to cost nothing without work.
+constexpr int64_t kPairThreads = int64_t(1) << 18;
+// At most: a pair has one piece between any two cuts, a pixel one for every two triangles of its window.
+constexpr int64_t kPiecesPerPair = 3 * kWindowCells + 1;
+constexpr int64_t kPiecesPerCrossing = kWindowCells * (kWindowCells - 1) / 2;
+
+// Pixels that the marked edges of every triangle cross.
+struct CountPairs {
+  SegmentMesh in;
+  const uint8_t* marks;  // [B, T] of MarkEdges
+  int64_t* pairs;        // [B, T]
+
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    const ClipEdges edges{in, marks, nullptr, nullptr, nullptr};
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t count = 0;
+      for (int32_t k = 0; k < 3; ++k) {
+        EdgeSegment segment;
+        if ((marks[i] >> k & 1) != 0) count += edges.clip(i, k, &segment);
+      }
+      pairs[i] = count;
+    }
+  }
+};
+
+// The edge-pixel pairs as `threads` threads take them: thread, thread + threads, ... Neighbouring threads look at
+// neighbouring pixels of one edge.
+struct EdgePairs {
+  PieceFinder finder;
+  const uint8_t* marks;   // [B, T] of MarkEdges
+  const int64_t* before;  // [B T + 1] pairs of all triangles before each; the last one counts all
+  int64_t triangles;      // B T
+  int64_t threads;
+
+  template <class F>
+  DR_HD void visit(int64_t begin, int64_t end, const F& body) const {
+    const int64_t pairs = before[triangles];
+    for (int64_t thread = begin; thread < end; ++thread) {
+      for (int64_t pair = thread; pair < pairs; pair += threads) {
+        EdgeSegment segment;
+        int64_t within;
+        if (!find_pair(pair, &segment, &within)) continue;
+        PixelWalk walk(segment, finder.in.viewport.width, finder.in.viewport.height);
+        walk.seek(static_cast<int32_t>(within));
+        finder.visit(segment, walk, body);
+      }
+    }
+  }
+
+  // The edge of a pair, clipped anew, and which of its pixels is meant.
+  DR_HD_CALL bool find_pair(int64_t pair, EdgeSegment* segment, int64_t* within) const {
+    int64_t low = 0, high = triangles;  // the last triangle with before[low] <= pair
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (before[middle] <= pair ? low : high) = middle;
+    }
+    const ClipEdges edges{finder.in, marks, nullptr, nullptr, nullptr};
+    *within = pair - before[low];
+    for (int32_t k = 0; k < 3; ++k) {
+      if ((marks[low] >> k & 1) == 0) continue;
+      const int64_t pixels = edges.clip(low, k, segment);
+      if (*within < pixels) return true;
+      *within -= pixels;
+    }
+    return false;
+  }
+};
+
+// The marked pixels, each looked at by its thread.
+struct CrossingPixels {
+  CrossingFinder finder;
+  const uint8_t* marks;  // [B, H, W] of MarkCrossings
+
+  template <class F>
+  DR_HD void visit(int64_t begin, int64_t end, const F& body) const {
+    for (int64_t pixel = begin; pixel < end; ++pixel) {
+      if (marks[pixel] != 0) finder.visit(pixel, body);
+    }
+  }
+};
+
+}  // namespace diffrender
