@@ -13,6 +13,9 @@ namespace diffrender {
 
 constexpr int kTextureBlock = kItemsAtOnce<64>;
 
+// Arrays of a block may be read and written to here, so that vectors need not stop before the end.
+DR_HD constexpr int whole_vectors(int n) { return kTextureBlock == 1 ? n : (n + 7) / 8 * 8; }
+
 constexpr int kMaxTextureLevels = 32;
 
 enum class TextureFilter : int32_t { nearest = 0, linear = 1, mip_nearest = 2, mip_linear = 3 };
@@ -50,13 +53,14 @@ struct TextureBlock<scalar_t, true> : TextureBlock<scalar_t, false> {
   scalar_t level[kTextureBlock];     // before it is clamped to [0, last]
   scalar_t fraction[kTextureBlock];  // share of the coarser level
   int32_t fine[kTextureBlock], coarse[kTextureBlock];
+  bool between;  // whether any lookup has a share of the coarser level
   scalar_t axis_u[kTextureBlock], axis_v[kTextureBlock];  // from the first to the last tap, in texture coordinates
 };
 
 // Four texels around a position: 0 = (x0, y0), 1 = (x1, y0), 2 = (x0, y1), 3 = (x1, y1); nearest has tap 0 only.
 template <class scalar_t>
 struct TextureTaps {
-  const scalar_t* texels[kTextureBlock];  // the level that is read
+  const scalar_t* texels[kTextureBlock];  // the level that is read; of a block of one level only texels[0]
   int32_t width[kTextureBlock];           // of that level
   int32_t tap[4][kTextureBlock];          // texel within its level, or negative; of a square only tap 0
   int32_t regular[kTextureBlock];         // 1: a square of texels, 0: four texels, negative: some are no texels
@@ -65,6 +69,7 @@ struct TextureTaps {
   scalar_t slope_x[kTextureBlock], slope_y[kTextureBlock];  // d(x)/d(u), d(y)/d(v)
   bool one_level;                                           // the whole block reads the same level
 
+  DR_HD const scalar_t* texels_of(int i) const { return texels[kTextureBlock == 1 || one_level ? 0 : i]; }
   DR_HD int32_t at(int k, int i) const {
     return regular[i] > 0 ? tap[0][i] + (k & 1) + (k >> 1) * width[i] : tap[k][i];
   }
@@ -74,21 +79,25 @@ struct TextureTaps {
 template <class scalar_t>
 DR_HD void choose_levels(TextureBlock<scalar_t, true>* block, int n, int32_t last, bool blend) {
   const scalar_t top = static_cast<scalar_t>(last);
-#pragma omp simd
+  int32_t between = 0;
+#pragma omp simd reduction(| : between)
   for (int i = 0; i < n; ++i) {
     const scalar_t wanted = block->level[i];
     const scalar_t level = wanted > 0 ? (wanted < top ? wanted : top) : scalar_t(0);  // NaN: 0
     const int32_t fine = static_cast<int32_t>(level);
     block->fine[i] = fine;
     block->coarse[i] = fine < last ? fine + 1 : last;
-    block->fraction[i] = blend ? level - static_cast<scalar_t>(fine) : scalar_t(0);
+    const scalar_t fraction = blend ? level - static_cast<scalar_t>(fine) : scalar_t(0);
+    block->fraction[i] = fraction;
+    between |= fraction > 0 ? 1 : 0;
   }
+  block->between = between != 0;
 }
 
 // Channel c of the four texels of lookup i; what is no texel counts by its rule.
 template <class scalar_t>
 DR_HD void read_texels(const TextureTaps<scalar_t>& taps, int i, int channels, int c, scalar_t t[4]) {
-  const scalar_t* const texels = taps.texels[i] + c;
+  const scalar_t* const texels = taps.texels_of(i) + c;
   if (taps.regular[i] >= 0) {
     for (int k = 0; k < 4; ++k) t[k] = texels[static_cast<int64_t>(taps.at(k, i)) * channels];
     return;
@@ -131,10 +140,16 @@ struct TextureSampler {
   }
 
   DR_HD bool blends() const { return kMips && filter == TextureFilter::mip_linear && levels.last > 0; }
+  // The same where the coarser level of this block counts.
+  DR_HD bool blends(const Block& block) const {
+    if constexpr (kMips) return blends() && block.between;
+    return false;
+  }
   DR_HD int32_t tap_count() const { return kMips ? anisotropy : 1; }
 
   DR_HD_STEP void locate(int64_t first, int n, Block* block) const {
     mapping.locate(first, n, block->u, block->v, block->face);
+    for (int i = n; i < whole_vectors(n); ++i) block->u[i] = block->v[i] = 0, block->face[i] = -1;
     if constexpr (kMips) {
       mapping.measure(first, n, levels, anisotropy, block);
       choose_levels(block, n, levels.last, filter == TextureFilter::mip_linear);
@@ -159,9 +174,9 @@ struct TextureSampler {
         others |= level[i] ^ level[0];
       }
       taps->one_level = others == 0;
-      const scalar_t* const first = levels.texels(item, level[0]);
-      for (int i = 0; i < n; ++i) taps->texels[i] = first;
-      for (int i = 0; i < n && !taps->one_level; ++i) taps->texels[i] = levels.texels(item, level[i]);
+      for (int i = n; i < whole_vectors(n); ++i) taps->width[i] = height[i] = 1;
+      taps->texels[0] = levels.texels(item, level[0]);
+      for (int i = 1; i < n && !taps->one_level; ++i) taps->texels[i] = levels.texels(item, level[i]);
       if (anisotropy > 1) {
         scalar_t u[kTextureBlock], v[kTextureBlock];
         const scalar_t t = tap_position(index);
@@ -169,13 +184,14 @@ struct TextureSampler {
           u[i] = block.u[i] + t * block.axis_u[i];
           v[i] = block.v[i] + t * block.axis_v[i];
         }
+        for (int i = n; i < whole_vectors(n); ++i) u[i] = v[i] = 0;
         mapping.linear(u, v, block.face, n, height, taps);
         return;
       }
     } else {
-      const scalar_t* const texels = levels.texels(item, 0);
       taps->one_level = true;
-      for (int i = 0; i < n; ++i) taps->texels[i] = texels, taps->width[i] = levels.width, height[i] = levels.height;
+      taps->texels[0] = levels.texels(item, 0);
+      for (int i = 0; i < whole_vectors(n); ++i) taps->width[i] = levels.width, height[i] = levels.height;
     }
     mapping.linear(block.u, block.v, block.face, n, height, taps);
   }
@@ -183,8 +199,8 @@ struct TextureSampler {
   // The one texel of the nearest filter as tap 0.
   DR_HD_STEP void find_nearest(int64_t item, const Block& block, int n, Taps* taps) const {
     taps->one_level = true;
+    taps->texels[0] = levels.texels(item, 0);
     for (int i = 0; i < n; ++i) {
-      taps->texels[i] = levels.texels(item, 0);
       taps->width[i] = levels.width;
       taps->tap[0][i] = mapping.nearest(block.u[i], block.v[i], block.face[i], levels.width, levels.height);
       taps->tap[1][i] = taps->tap[2][i] = taps->tap[3][i] = taps->regular[i] = kTapOutside;
@@ -204,7 +220,7 @@ struct TextureSampler {
         body(item, first, n, block, taps, 0);
         return;
       }
-      const int steps = blends() ? 2 : 1;
+      const int steps = blends(block) ? 2 : 1;
       for (int32_t pass = 0; pass < steps * tap_count(); ++pass) {
         find(item, block, n, pass / steps, pass % steps, &taps);
         body(item, first, n, block, taps, pass % steps);

@@ -86,13 +86,13 @@ struct TextureBackwardCoordinates {
         for (int i = 0; i < n; ++i) {
           grad_u[i] *= taps.slope_x[i];
           grad_v[i] *= taps.slope_y[i];
-          grad_level[i] = axis_u[i] = axis_v[i] = 0;
         }
       } else {
         for (int i = 0; i < n; ++i) grad_u[i] = grad_v[i] = grad_level[i] = axis_u[i] = axis_v[i] = 0;
         const bool to_level =
             sampler.blends() && (grad_derivatives != nullptr || grad_bias != nullptr || Mapping::kCoordinates == 3);
-        const int steps = sampler.blends() ? 2 : 1;
+        // A share of 0 has a derivative to the level all the same.
+        const int steps = to_level || sampler.blends(block) ? 2 : 1;
         const int32_t count = sampler.tap_count();
         for (int32_t pass = 0; pass < steps * count; ++pass) {
           const int step = pass % steps;

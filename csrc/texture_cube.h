@@ -145,8 +145,8 @@ struct CubeMapping {
                        const scalar_t*, scalar_t* grad_directions, scalar_t* grad_derivatives,
                        scalar_t* grad_bias) const {
     for (int i = 0; i < n; ++i) {
-      pull_back_one<kMips>(first + i, face[i], levels, grad_s[i], grad_t[i], grad_level[i], grad_directions,
-                           grad_derivatives);
+      pull_back_one<kMips>(first + i, face[i], levels, grad_s[i], grad_t[i], kMips ? grad_level[i] : scalar_t(0),
+                           grad_directions, grad_derivatives);
       if (kMips && grad_bias != nullptr) grad_bias[first + i] = face[i] >= 0 ? grad_level[i] : scalar_t(0);
     }
   }

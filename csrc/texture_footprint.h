@@ -1,9 +1,16 @@
 // The footprint of a pixel on a texture: which level it reads and along which axis.
 #pragma once
 
+#include <type_traits>
+
 #include "core/portable.h"
 
 namespace diffrender {
+
+#if !defined(__CUDACC__)
+// texture_vectors_cpu.cpp: Footprint<float>::levels_of_major. Writes whole vectors of `levels`.
+void levels_with_vectors(const float* steps, int n, float width, float height, float* levels);
+#endif
 
 // A step over a whole block: not worth inlining on the CPU, where that would only cost compile time.
 #if defined(__CUDACC__)
@@ -17,10 +24,11 @@ namespace diffrender {
 template <class scalar_t>
 DR_HD scalar_t log2_normal(scalar_t value);
 
-template <class scalar_t, int kTerms>
-DR_HD scalar_t log2_mantissa(scalar_t m) {
-  const scalar_t z = (m - 1) / (m + 1), z2 = z * z;
-  scalar_t sum = scalar_t(1) / (2 * kTerms - 1);
+// Value: a scalar, or lanes of them.
+template <class scalar_t, int kTerms, class Value>
+DR_HD Value log2_mantissa(const Value& m) {
+  const Value z = (m - scalar_t(1)) / (m + scalar_t(1)), z2 = z * z;
+  Value sum = Value{} + scalar_t(1) / (2 * kTerms - 1);
   for (int k = kTerms - 2; k >= 0; --k) sum = sum * z2 + scalar_t(1) / (2 * k + 1);
   return scalar_t(2.885390081777926814719849362003784) * z * sum;
 }
@@ -86,31 +94,32 @@ struct Footprint {
     return finite ? (some ? value : -kLargest<scalar_t>) : kLargest<scalar_t>;
   }
 
-  // The squared major axis of J.
-  DR_HD static scalar_t squared_major(scalar_t x_X, scalar_t x_Y, scalar_t y_X, scalar_t y_Y) {
-    const scalar_t A = x_X * x_X + x_Y * x_Y, B = y_X * y_X + y_Y * y_Y;
-    const scalar_t C = x_X * y_X + x_Y * y_Y, D = scalar_t(0.5) * (A - B);
-    return scalar_t(0.5) * (A + B) + std::sqrt(D * D + C * C);
+  // The squared major axis of J. Value: a scalar, or lanes of them.
+  template <class Value, class Root>
+  DR_HD static Value squared_major(const Value& x_X, const Value& x_Y, const Value& y_X, const Value& y_Y,
+                                   const Root& root) {
+    const Value A = x_X * x_X + x_Y * x_Y, B = y_X * y_X + y_Y * y_Y;
+    const Value C = x_X * y_X + x_Y * y_Y, D = scalar_t(0.5) * (A - B);
+    return scalar_t(0.5) * (A + B) + root(D * D + C * C);
   }
 
-  // Levels of the major axes of n footprints (u_X, u_Y, v_X, v_Y), in units of the texture. Vectorises.
+  // Between these squares nothing that counts overflows or underflows. NaN is not between them.
+  static constexpr scalar_t kSmallSquare = scalar_t(1e-12), kLargeSquare = scalar_t(1e18);
+
+  // Levels of the major axes of n footprints (u_X, u_Y, v_X, v_Y), in units of the texture.
   DR_HD_STEP static void levels_of_major(const scalar_t* steps, int n, scalar_t width, scalar_t height,
                                          scalar_t* levels) {
-    // Between these squares nothing that counts overflows or underflows. NaN is not between them.
-    const scalar_t small = scalar_t(1e-12), large = scalar_t(1e18);
-    int32_t beyond = 0;
-#pragma omp simd reduction(| : beyond)
-    for (int i = 0; i < n; ++i) {
-      const scalar_t* const step = steps + 4 * i;
-      const scalar_t square = squared_major(step[0] * width, step[1] * width, step[2] * height, step[3] * height);
-      const bool common = (square > small) & (square < large);
-      levels[i] = scalar_t(0.5) * log2_normal(common ? square : scalar_t(1));
-      beyond |= common ? 0 : 1;
-    }
-    for (int i = 0; beyond != 0 && i < n; ++i) {
-      const scalar_t* const step = steps + 4 * i;
-      levels[i] = make(step[0] * width, step[1] * width, step[2] * height, step[3] * height, 1).level();
-    }
+#if !defined(__CUDACC__)
+    if constexpr (std::is_same_v<scalar_t, float>) return levels_with_vectors(steps, n, width, height, levels);
+#endif
+    for (int i = 0; i < n; ++i) levels[i] = major_level(steps + 4 * i, width, height);
+  }
+
+  DR_HD static scalar_t major_level(const scalar_t* step, scalar_t width, scalar_t height) {
+    const scalar_t x_X = step[0] * width, x_Y = step[1] * width, y_X = step[2] * height, y_Y = step[3] * height;
+    const scalar_t square = squared_major(x_X, x_Y, y_X, y_Y, [](scalar_t x) { return std::sqrt(x); });
+    if (square > kSmallSquare && square < kLargeSquare) return scalar_t(0.5) * log2_normal(square);
+    return make(x_X, x_Y, y_X, y_Y, 1).level();
   }
 
   // Unit vector of the major axis. The larger component comes from the square root, so that no digits cancel.

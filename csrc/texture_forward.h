@@ -77,12 +77,12 @@ struct TextureForward {
       if constexpr (kMips) {
         typename Sampler::Taps coarse;
         const int32_t count = sampler.tap_count();
+        const bool blends = sampler.blends(block);
         for (int32_t index = 0; index < count; ++index) {
           sampler.find(item, block, n, index, 0, &fine);
-          if (sampler.blends()) sampler.find(item, block, n, index, 1, &coarse);
-          mix_block(
-              TextureMix<scalar_t>{fine, coarse, block.fraction, sampler.blends(), index > 0, scalar_t(1) / count}, n,
-              channels, out);
+          if (blends) sampler.find(item, block, n, index, 1, &coarse);
+          mix_block(TextureMix<scalar_t>{fine, coarse, block.fraction, blends, index > 0, scalar_t(1) / count}, n,
+                    channels, out);
         }
       } else {
         sampler.find(item, block, n, 0, 0, &fine);
@@ -108,7 +108,7 @@ struct TextureNearest {
       sampler.find_nearest(item, block, n, &taps);
       for (int i = 0; i < n; ++i) {
         const int32_t tap = taps.tap[0][i];
-        const scalar_t* const texel = taps.texels[i] + static_cast<int64_t>(tap < 0 ? 0 : tap) * channels;
+        const scalar_t* const texel = taps.texels_of(i) + static_cast<int64_t>(tap < 0 ? 0 : tap) * channels;
         scalar_t* const out = values + (first + i) * channels;
         for (int c = 0; c < channels; ++c) out[c] = tap < 0 ? scalar_t(0) : texel[c];
       }

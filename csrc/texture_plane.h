@@ -48,6 +48,20 @@ struct WrappedAxis {
   }
 };
 
+#if !defined(__CUDACC__)
+// A block of lookups for PlaneMapping<float>::linear.
+struct PlaneBlock {
+  const float *u, *v;        // [n]
+  const int32_t* valid;      // [n]
+  int n;                     // all arrays go on to a multiple of kLanes
+  const int32_t* height;     // [n] of the level; its width stands in the taps
+  TextureWrap wrap_u, wrap_v;
+};
+
+// texture_vectors_cpu.cpp
+void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps);
+#endif
+
 template <class scalar_t>
 struct PlaneMapping {
   static constexpr int kCoordinates = 2, kDerivatives = 4;
@@ -100,14 +114,11 @@ struct PlaneMapping {
     }
   }
 
-  // kOneSize: all lookups read the level of the first.
-  template <bool kOneSize, class Wrap>
+  template <class Wrap>
   DR_HD_STEP static void along(const scalar_t* coordinate, const int32_t* size, int n, int32_t* first, int32_t* second,
                                scalar_t* fraction, scalar_t* slope, const Wrap& wrap) {
-    const int32_t size_of_first = size[0];
-#pragma omp simd
     for (int i = 0; i < n; ++i) {
-      const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], kOneSize ? size_of_first : size[i]);
+      const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], size[i]);
       first[i] = wrapped.first;
       second[i] = wrapped.second;
       fraction[i] = wrapped.fraction;
@@ -115,13 +126,10 @@ struct PlaneMapping {
     }
   }
 
-  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, bool one_size, int n,
-                              int32_t* first, int32_t* second, scalar_t* fraction, scalar_t* slope) {
+  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, int n, int32_t* first,
+                              int32_t* second, scalar_t* fraction, scalar_t* slope) {
     using Axis = WrappedAxis<scalar_t>;
-    const auto go = [&](const auto& rule) {
-      if (one_size) return along<true>(coordinate, size, n, first, second, fraction, slope, rule);
-      along<false>(coordinate, size, n, first, second, fraction, slope, rule);
-    };
+    const auto go = [&](const auto& rule) { along(coordinate, size, n, first, second, fraction, slope, rule); };
     switch (wrap) {
       case TextureWrap::repeat:
         go([](scalar_t c, int32_t s) { return Axis::repeat(c, s); });
@@ -140,11 +148,15 @@ struct PlaneMapping {
 
   DR_HD_STEP void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const int32_t* height,
                          TextureTaps<scalar_t>* taps) const {
+#if !defined(__CUDACC__)
+    if constexpr (std::is_same_v<scalar_t, float>) {
+      return find_with_vectors({u, v, valid, n, height, wrap_u, wrap_v}, taps);
+    }
+#endif
     int32_t second_column[kTextureBlock], second_row[kTextureBlock];
-    wrap_axis(wrap_u, u, taps->width, taps->one_level, n, taps->column, second_column, taps->x, taps->slope_x);
-    wrap_axis(wrap_v, v, height, taps->one_level, n, taps->row, second_row, taps->y, taps->slope_y);
+    wrap_axis(wrap_u, u, taps->width, n, taps->column, second_column, taps->x, taps->slope_x);
+    wrap_axis(wrap_v, v, height, n, taps->row, second_row, taps->y, taps->slope_y);
     int32_t others = 0;
-#pragma omp simd reduction(| : others)
     for (int i = 0; i < n; ++i) {
       const int32_t x0 = taps->column[i], x1 = second_column[i], y0 = taps->row[i], y1 = second_row[i], ok = valid[i];
       const int32_t any = x0 | x1 | y0 | y1 | ok;
@@ -155,7 +167,6 @@ struct PlaneMapping {
       others |= taps->regular[i] - 1;
     }
     if (others == 0) return;
-#pragma omp simd
     for (int i = 0; i < n; ++i) {
       const int32_t x0 = taps->column[i], x1 = second_column[i], y0 = taps->row[i], y1 = second_row[i], ok = valid[i];
       taps->tap[1][i] = (x1 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width[i] + x1;

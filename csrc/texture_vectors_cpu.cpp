@@ -1,10 +1,12 @@
-// The bilinear filter of float textures on the CPU, with vectors: over lookups for one channel, over channels for more.
-// Two texels of a row lie side by side in memory, so that one load of 2 to 8 numbers gets both. What is no square
-// (borders, seams) is computed by the scalar formulas, of texture_forward.h and texture_backward.h, of which these are
-// the same operations in the same order.
+// The bilinear filter of float textures on the CPU, with vectors: over lookups for one or two channels, over channels
+// for more, over lookups again for the gradient of the coordinates. Two texels of a row lie side by side in memory, so
+// that one load of 2 to 8 numbers gets both. All of it is the same operations in the same order as the scalar formulas
+// of texture_plane.h, texture_forward.h and texture_backward.h.
+#include "core/channel_lanes.h"
 #include "core/lanes.h"
 #include "texture_backward.h"
 #include "texture_forward.h"
+#include "texture_plane_lanes.h"
 
 namespace diffrender {
 namespace {
@@ -14,164 +16,239 @@ using FourFloats = float __attribute__((vector_size(16), aligned(4), may_alias))
 // Vectors are passed around by inlining: there is no calling convention for them.
 #define DR_INLINE inline __attribute__((always_inline))
 
-// Left and right texels of a square of 2 to 4 channels, mixed along y. Lanes beyond the channels hold other texels.
-template <int kChannels>
-struct MixedSquare {
-  FourFloats left, right;
-
-  DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i) {
-    const float* const low = taps.texels[i] + static_cast<int64_t>(taps.tap[0][i]) * kChannels;
-    const float* const high = low + static_cast<int64_t>(taps.width[i]) * kChannels;
-    const float y = taps.y[i];
-    const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
-    left = low_left + y * (high_left - low_left);
-    if constexpr (kChannels == 2) {
-      right = shuffle_lanes<2, 3, 2, 3>(left, left);
-      return;
-    }
-    // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
-    constexpr int kRight = kChannels == 4 ? 4 : 2;
-    const FourFloats low_right = load_lanes<FourFloats>(low + kRight);
-    right = low_right + y * (load_lanes<FourFloats>(high + kRight) - low_right);
-    if constexpr (kChannels == 3) right = shuffle_lanes<1, 2, 3, 3>(right, right);
-  }
-};
-
 // Bit l is set where lookup i + l is no square.
 DR_INLINE uint32_t irregular_lanes(const TextureTaps<float>& taps, int i) {
   return lane_bits(load_lanes<IntLanes>(taps.regular + i) <= 0);
 }
 
-constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
+}  // namespace
 
-// Where the rows of kLanes squares start. What is no square takes the place of one that is.
-template <int kChannels>
-struct SquareRows {
-  const float *low[kLanes], *high[kLanes];
+// ---- where lookups fall
 
-  DR_INLINE SquareRows(const TextureTaps<float>& taps, int i, uint32_t irregular) {
-    const int square = __builtin_ctz(~irregular);
-    for (int l = 0; l < kLanes; ++l) {
-      const int k = i + ((irregular >> l & 1) != 0 ? square : l);
-      low[l] = taps.texels[k] + static_cast<int64_t>(taps.tap[0][k]) * kChannels;
-      high[l] = low[l] + static_cast<int64_t>(taps.width[k]) * kChannels;
+void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps) {
+  const bool one_level = taps->one_level;
+  const IntLanes width_of_first = IntLanes{} + taps->width[0], height_of_first = IntLanes{} + block.height[0];
+  for (int i = 0; i < block.n; i += kLanes) {
+    const IntLanes width = one_level ? width_of_first : load_lanes<IntLanes>(taps->width + i);
+    const IntLanes height = one_level ? height_of_first : load_lanes<IntLanes>(block.height + i);
+    const WrappedLanes x = WrappedLanes::wrap(block.wrap_u, load_lanes<Lanes<float>>(block.u + i), width);
+    const WrappedLanes y = WrappedLanes::wrap(block.wrap_v, load_lanes<Lanes<float>>(block.v + i), height);
+    const IntLanes ok = load_lanes<IntLanes>(block.valid + i), outside = IntLanes{} + kTapOutside;
+    const IntLanes skew = (x.second - x.first - 1) | (y.second - y.first - 1), square = (skew == 0) & 1;
+    const IntLanes low = y.first * width, any = x.first | x.second | y.first | y.second | ok;
+    const IntLanes regular = any < 0 ? outside : square;
+    store_lanes(taps->column + i, x.first);
+    store_lanes(taps->row + i, y.first);
+    store_lanes(taps->x + i, x.fraction);
+    store_lanes(taps->y + i, y.fraction);
+    store_lanes(taps->slope_x + i, x.slope);
+    store_lanes(taps->slope_y + i, y.slope);
+    store_lanes(taps->regular + i, regular);
+    store_lanes(taps->tap[0] + i, (x.first | y.first | ok) < 0 ? outside : low + x.first);
+    if (!any_lane(regular <= 0)) continue;
+    const IntLanes high = y.second * width;
+    store_lanes(taps->tap[1] + i, (x.second | y.first | ok) < 0 ? outside : low + x.second);
+    store_lanes(taps->tap[2] + i, (x.first | y.second | ok) < 0 ? outside : high + x.first);
+    store_lanes(taps->tap[3] + i, (x.second | y.second | ok) < 0 ? outside : high + x.second);
+  }
+}
+
+void levels_with_vectors(const float* steps, int n, float width, float height, float* levels) {
+  for (int i = 0; i < n; i += kLanes) {
+    const int count = n - i < kLanes ? n - i : kLanes;
+    float rest[4 * kLanes] = {};
+    const float* group = steps + 4 * i;
+    if (count < kLanes) {
+      for (int k = 0; k < 4 * count; ++k) rest[k] = group[k];
+      group = rest;
+    }
+    Lanes<float> j[4], level;
+    load_channels<4>(group, j);
+    const uint32_t beyond = lane_bits(major_level_lanes(j, width, height, &level));
+    store_lanes(levels + i, level);
+    for (int l = 0; l < count && beyond >> l != 0; ++l) {
+      if ((beyond >> l & 1) != 0) levels[i + l] = Footprint<float>::major_level(group + 4 * l, width, height);
     }
   }
-};
+}
 
-// The same for one channel of kLanes lookups from i on, and the slopes along y.
-template <>
-struct MixedSquare<1> {
-  Lanes<float> left, right, left_slope, right_slope;
+// ---- texels of kLanes lookups
 
-  using Pair = double __attribute__((may_alias, aligned(4)));
+namespace {
 
-  // In this order the two shuffles stay within the halves of a vector.
-  template <class Address>
-  DR_INLINE static void deal(const Address& at, Lanes<float>* left, Lanes<float>* right) {
+// Four numbers from each of kLanes addresses, as one vector for each of the four.
+template <class Address>
+DR_INLINE void load_columns(const Address& at, Lanes<float> columns[4]) {
+  const auto pair = [&](int l) {
+    const FourFloats low = load_lanes<FourFloats>(at(l)), high = load_lanes<FourFloats>(at(l + 4));
+    return Lanes<float>{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
+  };
+  const Lanes<float> v0 = pair(0), v1 = pair(1), v2 = pair(2), v3 = pair(3);
+  const auto low_pairs = [](auto a, auto b) { return shuffle_lanes<0, 8, 1, 9, 4, 12, 5, 13>(a, b); };
+  const auto high_pairs = [](auto a, auto b) { return shuffle_lanes<2, 10, 3, 11, 6, 14, 7, 15>(a, b); };
+  const Lanes<float> t0 = low_pairs(v0, v1), t1 = high_pairs(v0, v1), t2 = low_pairs(v2, v3), t3 = high_pairs(v2, v3);
+  columns[0] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t0, t2);
+  columns[1] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t0, t2);
+  columns[2] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t1, t3);
+  columns[3] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t1, t3);
+}
+
+// Channels of the left and right texels of a row of kLanes squares. at(l): the left texel.
+template <int kChannels, class Address>
+DR_INLINE void load_row(const Address& at, Lanes<float> left[4], Lanes<float> right[4]) {
+  if constexpr (kChannels == 1) {
+    // Two numbers from each address; in this order the two shuffles stay within the halves of a vector.
+    using Pair = double __attribute__((may_alias, aligned(4)));
     using Pairs = double __attribute__((vector_size(32)));
     const auto pair = [&](int l) { return *reinterpret_cast<const Pair*>(at(l)); };
     const Pairs first = {pair(0), pair(1), pair(4), pair(5)}, second = {pair(2), pair(3), pair(6), pair(7)};
     const Lanes<float> a = reinterpret_cast<const Lanes<float>&>(first);
     const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);
-    *left = shuffle_lanes<0, 2, 8, 10, 4, 6, 12, 14>(a, b);
-    *right = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
+    left[0] = shuffle_lanes<0, 2, 8, 10, 4, 6, 12, 14>(a, b);
+    right[0] = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
+    return;
+  }
+  load_columns(at, left);
+  if constexpr (kChannels == 2) {
+    right[0] = left[2], right[1] = left[3];
+    return;
+  }
+  // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
+  constexpr int kSkip = kChannels == 4 ? 4 : 2, kFirst = kChannels == 4 ? 0 : 1;
+  Lanes<float> columns[4];
+  load_columns([&](int l) { return at(l) + kSkip; }, columns);
+  for (int c = 0; c < kChannels && kChannels > 2; ++c) right[c] = columns[c + kFirst];
+}
+
+// t[k][c]: channel c of texel k of each lookup.
+template <int kChannels>
+struct TexelLanes {
+  Lanes<float> t[4][4];
+
+  template <class Low, class High>
+  DR_INLINE void load(const Low& low, const High& high) {
+    load_row<kChannels>(low, t[0], t[1]);
+    load_row<kChannels>(high, t[2], t[3]);
   }
 
-  // irregular: bits of the lookups that are no squares; they get the texels of another one.
-  DR_INLINE MixedSquare(const TextureTaps<float>& taps, int i, uint32_t irregular) {
-    Lanes<float> low_left, low_right, high_left, high_right;
-    const int32_t* const tap = taps.tap[0] + i;
-    if (taps.one_level && irregular == 0) {
-      const float *const low = taps.texels[0], *const high = low + taps.width[0];
-      deal([&](int l) { return low + tap[l]; }, &low_left, &low_right);
-      deal([&](int l) { return high + tap[l]; }, &high_left, &high_right);
-    } else {
-      const SquareRows<1> rows(taps, i, irregular);
-      deal([&](int l) { return rows.low[l]; }, &low_left, &low_right);
-      deal([&](int l) { return rows.high[l]; }, &high_left, &high_right);
+  // Lookups of several levels, or some of which (the bits of `irregular`) are no squares.
+  __attribute__((noinline)) void load_each(const TextureTaps<float>& taps, int i, uint32_t irregular) {
+    static constexpr float nothing[2 * 4] = {};
+    const float *low[kLanes], *high[kLanes];
+    for (int l = 0; l < kLanes; ++l) {
+      low[l] = high[l] = nothing;
+      if ((irregular >> l & 1) != 0) continue;
+      low[l] = taps.texels_of(i + l) + static_cast<int64_t>(taps.tap[0][i + l]) * kChannels;
+      high[l] = low[l] + static_cast<int64_t>(taps.width[i + l]) * kChannels;
     }
-    const auto y = load_lanes<Lanes<float>>(taps.y + i);
-    left_slope = high_left - low_left;
-    right_slope = high_right - low_right;
-    left = low_left + y * left_slope;
-    right = low_right + y * right_slope;
+    load([&](int l) { return low[l]; }, [&](int l) { return high[l]; });
+    for (int l = 0; irregular >> l != 0; ++l) {
+      if ((irregular >> l & 1) == 0) continue;
+      for (int c = 0; c < kChannels; ++c) {
+        float four[4];
+        read_texels(taps, i + l, kChannels, c, four);
+        for (int k = 0; k < 4; ++k) t[k][c][l] = four[k];
+      }
+    }
   }
+
+  DR_INLINE TexelLanes(const TextureTaps<float>& taps, int i) {
+    const uint32_t irregular = irregular_lanes(taps, i);
+    if (taps.one_level && irregular == 0) {
+      const float* const low = taps.texels[0];
+      const float* const high = low + static_cast<int64_t>(taps.width[0]) * kChannels;
+      const int32_t* const tap = taps.tap[0] + i;
+      load([&](int l) { return low + static_cast<int64_t>(tap[l]) * kChannels; },
+           [&](int l) { return high + static_cast<int64_t>(tap[l]) * kChannels; });
+    } else {
+      TexelLanes each;  // by itself in memory, so that what is loaded above stays in registers
+      each.load_each(taps, i, irregular);
+      *this = each;
+    }
+  }
+
+ private:
+  TexelLanes() = default;
 };
 
 // ---- values
 
-DR_INLINE FourFloats lanes_of_channels(const TextureMix<float>& mix, int i, int channels) {
-  FourFloats result = {0, 0, 0, 0};
-  for (int c = 0; c < channels; ++c) result[c] = mix.value(i, channels, c);
-  return result;
+template <int kChannels>
+DR_INLINE void mix_lanes(const TextureTaps<float>& taps, int i, Lanes<float> values[kChannels]) {
+  const TexelLanes<kChannels> at(taps, i);
+  const auto x = load_lanes<Lanes<float>>(taps.x + i), y = load_lanes<Lanes<float>>(taps.y + i);
+  for (int c = 0; c < kChannels; ++c) {
+    const Lanes<float> left = at.t[0][c] + y * (at.t[2][c] - at.t[0][c]);
+    const Lanes<float> right = at.t[1][c] + y * (at.t[3][c] - at.t[1][c]);
+    values[c] = left + x * (right - left);
+  }
 }
 
+// One or two channels.
+template <int kChannels>
+void mix_over_lookups(const TextureMix<float>& mix, int n, float* out) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes, out += kChannels * kLanes) {
+    Lanes<float> values[kChannels], other[kChannels];
+    mix_lanes<kChannels>(mix.fine, i, values);
+    if (mix.blend) {
+      const auto fraction = load_lanes<Lanes<float>>(mix.fraction + i);
+      mix_lanes<kChannels>(mix.coarse, i, other);
+      for (int c = 0; c < kChannels; ++c) {
+        values[c] = fraction > 0.0f ? values[c] + fraction * (other[c] - values[c]) : values[c];
+      }
+    }
+    for (int c = 0; c < kChannels; ++c) values[c] *= mix.scale;
+    if (mix.add) {
+      load_channels<kChannels>(out, other);
+      for (int c = 0; c < kChannels; ++c) values[c] += other[c];
+    }
+    store_channels<kChannels>(out, values);
+  }
+  for (; i < n; ++i) {
+    for (int c = 0; c < kChannels; ++c, ++out) {
+      const float value = mix.scale * mix.value(i, kChannels, c);
+      *out = mix.add ? *out + value : value;
+    }
+  }
+}
+
+// A square of texels of three or four channels. Of three, the last lane is another number.
 template <int kChannels>
 DR_INLINE FourFloats mix_square(const TextureTaps<float>& taps, int i) {
-  const MixedSquare<kChannels> square(taps, i);
-  return square.left + taps.x[i] * (square.right - square.left);
+  const float* const low = taps.texels_of(i) + static_cast<int64_t>(taps.tap[0][i]) * kChannels;
+  const float* const high = low + static_cast<int64_t>(taps.width[i]) * kChannels;
+  const float y = taps.y[i];
+  const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
+  const FourFloats left = low_left + y * (high_left - low_left);
+  // As in load_row.
+  constexpr int kRight = kChannels == 4 ? 4 : 2;
+  const FourFloats low_right = load_lanes<FourFloats>(low + kRight);
+  FourFloats right = low_right + y * (load_lanes<FourFloats>(high + kRight) - low_right);
+  if constexpr (kChannels == 3) right = shuffle_lanes<1, 2, 3, 3>(right, right);
+  return left + taps.x[i] * (right - left);
 }
 
-// Two to four channels. kSimple: one level, nothing to add to.
-template <int kChannels, bool kSimple>
+// Three or four channels.
+template <int kChannels>
 void mix_few_channels(const TextureMix<float>& mix, int n, float* out) {
   for (int i = 0; i < n; ++i, out += kChannels) {
     FourFloats value;
-    const bool blend = !kSimple && mix.blend && mix.fraction[i] > 0;
+    const bool blend = mix.blend && mix.fraction[i] > 0;
     if (mix.fine.regular[i] <= 0 || (blend && mix.coarse.regular[i] <= 0)) {
-      value = lanes_of_channels(mix, i, kChannels);
+      value = FourFloats{};
+      for (int c = 0; c < kChannels; ++c) value[c] = mix.value(i, kChannels, c);
     } else {
       value = mix_square<kChannels>(mix.fine, i);
       if (blend) value += mix.fraction[i] * (mix_square<kChannels>(mix.coarse, i) - value);
     }
-    if constexpr (!kSimple) {
-      value *= mix.scale;
-      if (mix.add) {
-        for (int c = 0; c < kChannels; ++c) out[c] += value[c];
-        continue;
-      }
-    }
-    if (kChannels == 4 || (kChannels == 3 && i + 1 < n)) {
+    value *= mix.scale;
+    if (!mix.add && (kChannels == 4 || i + 1 < n)) {
       store_lanes(out, value);  // what stands behind three channels is written next
-    } else {
-      for (int c = 0; c < kChannels; ++c) out[c] = value[c];
-    }
-  }
-}
-
-void mix_one_channel(const TextureMix<float>& mix, int n, float* out) {
-  const auto scalar = [&](int i) {
-    const float value = mix.scale * mix.value(i, 1, 0);
-    out[i] = mix.add ? out[i] + value : value;
-  };
-  const int whole = n - n % kLanes;
-  for (int i = 0; i < whole; i += kLanes) {
-    const uint32_t fine_irregular = irregular_lanes(mix.fine, i);
-    const uint32_t coarse_irregular = mix.blend ? irregular_lanes(mix.coarse, i) : 0;
-    const uint32_t irregular = fine_irregular | coarse_irregular;
-    if (irregular == kAllLanes) {
-      for (int k = i; k < i + kLanes; ++k) scalar(k);
       continue;
     }
-    const MixedSquare<1> fine(mix.fine, i, fine_irregular);
-    Lanes<float> value = fine.left + load_lanes<Lanes<float>>(mix.fine.x + i) * (fine.right - fine.left);
-    if (mix.blend) {
-      const MixedSquare<1> coarse(mix.coarse, i, coarse_irregular);
-      const auto other = coarse.left + load_lanes<Lanes<float>>(mix.coarse.x + i) * (coarse.right - coarse.left);
-      const auto fraction = load_lanes<Lanes<float>>(mix.fraction + i);
-      value = fraction > 0 ? value + fraction * (other - value) : value;
-    }
-    value *= mix.scale;
-    const auto before = load_lanes<Lanes<float>>(out + i);
-    store_lanes(out + i, mix.add ? before + value : value);
-    for (int l = 0; irregular >> l != 0; ++l) {
-      if ((irregular >> l & 1) == 0) continue;
-      out[i + l] = before[l];
-      scalar(i + l);
-    }
+    for (int c = 0; c < kChannels; ++c) out[c] = mix.add ? out[c] + value[c] : value[c];
   }
-  for (int i = whole; i < n; ++i) scalar(i);
 }
 
 // Four texels of many channels.
@@ -180,7 +257,7 @@ struct TexelRows {
   float x, y;
 
   DR_INLINE TexelRows(const TextureTaps<float>& taps, int i, int channels) : x(taps.x[i]), y(taps.y[i]) {
-    const auto row = [&](int k) { return taps.texels[i] + static_cast<int64_t>(taps.at(k, i)) * channels; };
+    const auto row = [&](int k) { return taps.texels_of(i) + static_cast<int64_t>(taps.at(k, i)) * channels; };
     t00 = row(0), t10 = row(1), t01 = row(2), t11 = row(3);
   }
 };
@@ -219,17 +296,11 @@ void mix_many_channels(const TextureMix<float>& mix, int n, int channels, float*
   }
 }
 
-template <int kChannels>
-DR_INLINE void mix_few_channels(const TextureMix<float>& mix, int n, float* out) {
-  if (!mix.blend && !mix.add && mix.scale == 1) return mix_few_channels<kChannels, true>(mix, n, out);
-  mix_few_channels<kChannels, false>(mix, n, out);
-}
-
 }  // namespace
 
 void mix_with_vectors(const TextureMix<float>& mix, int n, int channels, float* out) {
-  if (channels == 1) return mix_one_channel(mix, n, out);
-  if (channels == 2) return mix_few_channels<2>(mix, n, out);
+  if (channels == 1) return mix_over_lookups<1>(mix, n, out);
+  if (channels == 2) return mix_over_lookups<2>(mix, n, out);
   if (channels == 3) return mix_few_channels<3>(mix, n, out);
   if (channels == 4) return mix_few_channels<4>(mix, n, out);
   mix_many_channels(mix, n, channels, out);
@@ -239,96 +310,28 @@ void mix_with_vectors(const TextureMix<float>& mix, int n, int channels, float* 
 
 namespace {
 
-// Four numbers from each of kLanes addresses, as one vector for each of the four.
-template <class Address>
-DR_INLINE void load_columns(const Address& at, Lanes<float> columns[4]) {
-  const auto pair = [&](int l) {
-    const FourFloats low = load_lanes<FourFloats>(at(l)), high = load_lanes<FourFloats>(at(l + 4));
-    return Lanes<float>{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
-  };
-  const Lanes<float> v0 = pair(0), v1 = pair(1), v2 = pair(2), v3 = pair(3);
-  const auto low_pairs = [](auto a, auto b) { return shuffle_lanes<0, 8, 1, 9, 4, 12, 5, 13>(a, b); };
-  const auto high_pairs = [](auto a, auto b) { return shuffle_lanes<2, 10, 3, 11, 6, 14, 7, 15>(a, b); };
-  const Lanes<float> t0 = low_pairs(v0, v1), t1 = high_pairs(v0, v1), t2 = low_pairs(v2, v3), t3 = high_pairs(v2, v3);
-  columns[0] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t0, t2);
-  columns[1] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t0, t2);
-  columns[2] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t1, t3);
-  columns[3] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t1, t3);
-}
-
-// Two to four channels of the left and right texels of kLanes squares. at(l): the left texel.
-template <int kChannels, class Address>
-DR_INLINE void load_row(const Address& at, Lanes<float> left[4], Lanes<float> right[4]) {
-  load_columns(at, left);
-  if constexpr (kChannels == 2) {
-    right[0] = left[2], right[1] = left[3];
-    return;
-  }
-  // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
-  constexpr int kSkip = kChannels == 4 ? 4 : 2, kFirst = kChannels == 4 ? 0 : 1;
-  Lanes<float> columns[4];
-  load_columns([&](int l) { return at(l) + kSkip; }, columns);
-  for (int c = 0; c < kChannels; ++c) right[c] = columns[c + kFirst];
-}
-
+// One to four channels.
 template <int kChannels>
-void slope_few_channels(const TextureSlopes<float>& slopes, int n) {
+void slopes_over_lookups(const TextureSlopes<float>& slopes, int n) {
   const TextureTaps<float>& taps = slopes.taps;
-  const int whole = n - n % kLanes;
-  float cotangents[kChannels][kTextureBlock];
-#pragma omp simd
-  for (int i = 0; i < whole; ++i) {
-    for (int c = 0; c < kChannels; ++c) cotangents[c][i] = slopes.grad_values[i * kChannels + c];
-  }
-  for (int i = whole; i < n; ++i) slopes.one(i, kChannels);
-  for (int i = 0; i < whole; i += kLanes) {
-    const uint32_t irregular = irregular_lanes(taps, i);
-    if (irregular == kAllLanes) {
-      for (int k = i; k < i + kLanes; ++k) slopes.one(k, kChannels);
-      continue;
-    }
-    const SquareRows<kChannels> rows(taps, i, irregular);
-    Lanes<float> t00[4], t10[4], t01[4], t11[4], u = {}, v = {}, total = {};
-    load_row<kChannels>([&](int l) { return rows.low[l]; }, t00, t10);
-    load_row<kChannels>([&](int l) { return rows.high[l]; }, t01, t11);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Lanes<float> cotangent[kChannels], u = {}, v = {}, total = {};
+    load_channels<kChannels>(slopes.grad_values + i * kChannels, cotangent);
+    const TexelLanes<kChannels> at(taps, i);
     const auto x = load_lanes<Lanes<float>>(taps.x + i), y = load_lanes<Lanes<float>>(taps.y + i);
     for (int c = 0; c < kChannels; ++c) {
-      const auto cotangent = load_lanes<Lanes<float>>(cotangents[c] + i);
-      const auto left_slope = t01[c] - t00[c], right_slope = t11[c] - t10[c];
-      const auto left = t00[c] + y * left_slope, across = t10[c] + y * right_slope - left;
-      u += cotangent * across;
-      v += cotangent * (left_slope + x * (right_slope - left_slope));
-      total += cotangent * (left + x * across);
+      const Lanes<float> left_slope = at.t[2][c] - at.t[0][c], right_slope = at.t[3][c] - at.t[1][c];
+      const Lanes<float> left = at.t[0][c] + y * left_slope, across = at.t[1][c] + y * right_slope - left;
+      u += cotangent[c] * across;
+      v += cotangent[c] * (left_slope + x * (right_slope - left_slope));
+      total += cotangent[c] * (left + x * across);
     }
     store_lanes(slopes.along_x + i, u);
     store_lanes(slopes.along_y + i, v);
     if (slopes.total != nullptr) store_lanes(slopes.total + i, total);
-    for (int l = 0; irregular >> l != 0; ++l) {
-      if ((irregular >> l & 1) != 0) slopes.one(i + l, kChannels);
-    }
   }
-}
-
-void slope_one_channel(const TextureSlopes<float>& slopes, int n) {
-  const TextureTaps<float>& taps = slopes.taps;
-  const int whole = n - n % kLanes;
-  for (int i = whole; i < n; ++i) slopes.one(i, 1);
-  for (int i = 0; i < whole; i += kLanes) {
-    const uint32_t irregular = irregular_lanes(taps, i);
-    if (irregular == kAllLanes) {
-      for (int k = i; k < i + kLanes; ++k) slopes.one(k, 1);
-      continue;
-    }
-    const MixedSquare<1> square(taps, i, irregular);
-    const auto cotangent = load_lanes<Lanes<float>>(slopes.grad_values + i);
-    const auto x = load_lanes<Lanes<float>>(taps.x + i), across = square.right - square.left;
-    store_lanes(slopes.along_x + i, cotangent * across);
-    store_lanes(slopes.along_y + i, cotangent * (square.left_slope + x * (square.right_slope - square.left_slope)));
-    if (slopes.total != nullptr) store_lanes(slopes.total + i, cotangent * (square.left + x * across));
-    for (int l = 0; irregular >> l != 0; ++l) {
-      if ((irregular >> l & 1) != 0) slopes.one(i + l, 1);
-    }
-  }
+  for (; i < n; ++i) slopes.one(i, kChannels);
 }
 
 // Sums over many channels in kLanes parts.
@@ -362,10 +365,10 @@ void slope_many_channels(const TextureSlopes<float>& slopes, int n, int channels
 }  // namespace
 
 void slopes_with_vectors(const TextureSlopes<float>& slopes, int n, int channels) {
-  if (channels == 1) return slope_one_channel(slopes, n);
-  if (channels == 2) return slope_few_channels<2>(slopes, n);
-  if (channels == 3) return slope_few_channels<3>(slopes, n);
-  if (channels == 4) return slope_few_channels<4>(slopes, n);
+  if (channels == 1) return slopes_over_lookups<1>(slopes, n);
+  if (channels == 2) return slopes_over_lookups<2>(slopes, n);
+  if (channels == 3) return slopes_over_lookups<3>(slopes, n);
+  if (channels == 4) return slopes_over_lookups<4>(slopes, n);
   slope_many_channels(slopes, n, channels);
 }
 
