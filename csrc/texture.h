@@ -75,12 +75,19 @@ struct TextureTaps {
   }
 };
 
+#if !defined(__CUDACC__)
+// texture_locate_cpu.cpp: choose_levels.
+void choose_levels_with_vectors(TextureBlock<float, true>* block, int n, int32_t last, bool blend);
+#endif
+
 // Levels of a block from its `level` array.
 template <class scalar_t>
 DR_HD void choose_levels(TextureBlock<scalar_t, true>* block, int n, int32_t last, bool blend) {
+#if !defined(__CUDACC__)
+  if constexpr (std::is_same_v<scalar_t, float>) return choose_levels_with_vectors(block, n, last, blend);
+#endif
   const scalar_t top = static_cast<scalar_t>(last);
   int32_t between = 0;
-#pragma omp simd reduction(| : between)
   for (int i = 0; i < n; ++i) {
     const scalar_t wanted = block->level[i];
     const scalar_t level = wanted > 0 ? (wanted < top ? wanted : top) : scalar_t(0);  // NaN: 0

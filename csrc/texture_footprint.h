@@ -8,7 +8,7 @@
 namespace diffrender {
 
 #if !defined(__CUDACC__)
-// texture_vectors_cpu.cpp: Footprint<float>::levels_of_major. Writes whole vectors of `levels`.
+// texture_locate_cpu.cpp: Footprint<float>::levels_of_major.
 void levels_with_vectors(const float* steps, int n, float width, float height, float* levels);
 #endif
 

@@ -58,7 +58,8 @@ struct PlaneBlock {
   TextureWrap wrap_u, wrap_v;
 };
 
-// texture_vectors_cpu.cpp
+// texture_locate_cpu.cpp. These write on to a multiple of kLanes.
+void locate_with_vectors(const float* texcoords, int n, float* u, float* v, int32_t* valid);
 void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps);
 #endif
 
@@ -73,7 +74,9 @@ struct PlaneMapping {
 
   DR_HD void locate(int64_t first, int n, scalar_t* us, scalar_t* vs, int32_t* valid) const {
     const scalar_t* const uv = texcoords + 2 * first;
-#pragma omp simd
+#if !defined(__CUDACC__)
+    if constexpr (std::is_same_v<scalar_t, float>) return locate_with_vectors(uv, n, us, vs, valid);
+#endif
     for (int i = 0; i < n; ++i) {
       const scalar_t u = uv[2 * i], v = uv[2 * i + 1];
       const bool finite = ((u < 0 ? -u : u) <= kLargest<scalar_t>)&((v < 0 ? -v : v) <= kLargest<scalar_t>);

@@ -1,96 +1,34 @@
 // The bilinear filter of float textures on the CPU, with vectors: over lookups for one or two channels, over channels
 // for more, over lookups again for the gradient of the coordinates. Two texels of a row lie side by side in memory, so
 // that one load of 2 to 8 numbers gets both. All of it is the same operations in the same order as the scalar formulas
-// of texture_plane.h, texture_forward.h and texture_backward.h.
+// of texture_forward.h and texture_backward.h.
 #include "core/channel_lanes.h"
-#include "core/lanes.h"
 #include "texture_backward.h"
 #include "texture_forward.h"
-#include "texture_plane_lanes.h"
+#include "texture_lanes.h"
 
 namespace diffrender {
 namespace {
 
-using FourFloats = float __attribute__((vector_size(16), aligned(4), may_alias));
-
 // Vectors are passed around by inlining: there is no calling convention for them.
 #define DR_INLINE inline __attribute__((always_inline))
 
-// Bit l is set where lookup i + l is no square.
-DR_INLINE uint32_t irregular_lanes(const TextureTaps<float>& taps, int i) {
-  return lane_bits(load_lanes<IntLanes>(taps.regular + i) <= 0);
-}
-
-}  // namespace
-
-// ---- where lookups fall
-
-void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps) {
-  const bool one_level = taps->one_level;
-  const IntLanes width_of_first = IntLanes{} + taps->width[0], height_of_first = IntLanes{} + block.height[0];
-  for (int i = 0; i < block.n; i += kLanes) {
-    const IntLanes width = one_level ? width_of_first : load_lanes<IntLanes>(taps->width + i);
-    const IntLanes height = one_level ? height_of_first : load_lanes<IntLanes>(block.height + i);
-    const WrappedLanes x = WrappedLanes::wrap(block.wrap_u, load_lanes<Lanes<float>>(block.u + i), width);
-    const WrappedLanes y = WrappedLanes::wrap(block.wrap_v, load_lanes<Lanes<float>>(block.v + i), height);
-    const IntLanes ok = load_lanes<IntLanes>(block.valid + i), outside = IntLanes{} + kTapOutside;
-    const IntLanes skew = (x.second - x.first - 1) | (y.second - y.first - 1), square = (skew == 0) & 1;
-    const IntLanes low = y.first * width, any = x.first | x.second | y.first | y.second | ok;
-    const IntLanes regular = any < 0 ? outside : square;
-    store_lanes(taps->column + i, x.first);
-    store_lanes(taps->row + i, y.first);
-    store_lanes(taps->x + i, x.fraction);
-    store_lanes(taps->y + i, y.fraction);
-    store_lanes(taps->slope_x + i, x.slope);
-    store_lanes(taps->slope_y + i, y.slope);
-    store_lanes(taps->regular + i, regular);
-    store_lanes(taps->tap[0] + i, (x.first | y.first | ok) < 0 ? outside : low + x.first);
-    if (!any_lane(regular <= 0)) continue;
-    const IntLanes high = y.second * width;
-    store_lanes(taps->tap[1] + i, (x.second | y.first | ok) < 0 ? outside : low + x.second);
-    store_lanes(taps->tap[2] + i, (x.first | y.second | ok) < 0 ? outside : high + x.first);
-    store_lanes(taps->tap[3] + i, (x.second | y.second | ok) < 0 ? outside : high + x.second);
-  }
-}
-
-void levels_with_vectors(const float* steps, int n, float width, float height, float* levels) {
-  for (int i = 0; i < n; i += kLanes) {
-    const int count = n - i < kLanes ? n - i : kLanes;
-    float rest[4 * kLanes] = {};
-    const float* group = steps + 4 * i;
-    if (count < kLanes) {
-      for (int k = 0; k < 4 * count; ++k) rest[k] = group[k];
-      group = rest;
-    }
-    Lanes<float> j[4], level;
-    load_channels<4>(group, j);
-    const uint32_t beyond = lane_bits(major_level_lanes(j, width, height, &level));
-    store_lanes(levels + i, level);
-    for (int l = 0; l < count && beyond >> l != 0; ++l) {
-      if ((beyond >> l & 1) != 0) levels[i + l] = Footprint<float>::major_level(group + 4 * l, width, height);
-    }
-  }
-}
-
 // ---- texels of kLanes lookups
 
-namespace {
-
-// Four numbers from each of kLanes addresses, as one vector for each of the four.
-template <class Address>
-DR_INLINE void load_columns(const Address& at, Lanes<float> columns[4]) {
-  const auto pair = [&](int l) {
-    const FourFloats low = load_lanes<FourFloats>(at(l)), high = load_lanes<FourFloats>(at(l + 4));
-    return Lanes<float>{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
-  };
-  const Lanes<float> v0 = pair(0), v1 = pair(1), v2 = pair(2), v3 = pair(3);
-  const auto low_pairs = [](auto a, auto b) { return shuffle_lanes<0, 8, 1, 9, 4, 12, 5, 13>(a, b); };
-  const auto high_pairs = [](auto a, auto b) { return shuffle_lanes<2, 10, 3, 11, 6, 14, 7, 15>(a, b); };
-  const Lanes<float> t0 = low_pairs(v0, v1), t1 = high_pairs(v0, v1), t2 = low_pairs(v2, v3), t3 = high_pairs(v2, v3);
-  columns[0] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t0, t2);
-  columns[1] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t0, t2);
-  columns[2] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t1, t3);
-  columns[3] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t1, t3);
+// kChannels numbers from each address, and nothing behind them.
+template <int kChannels, class Address>
+DR_INLINE void load_texels(const Address& at, Lanes<float> columns[4]) {
+  if constexpr (kChannels == 1) {
+    columns[0] = Lanes<float>{*at(0), *at(1), *at(2), *at(3), *at(4), *at(5), *at(6), *at(7)};
+  } else {
+    const auto four = [&](int l) {
+      const float* const texel = at(l);
+      if constexpr (kChannels == 2) return FourFloats{texel[0], texel[1], 0, 0};
+      if constexpr (kChannels == 3) return FourFloats{texel[0], texel[1], texel[2], 0};
+      if constexpr (kChannels == 4) return load_lanes<FourFloats>(texel);
+    };
+    transpose_columns(four, columns);
+  }
 }
 
 // Channels of the left and right texels of a row of kLanes squares. at(l): the left texel.
@@ -131,30 +69,32 @@ struct TexelLanes {
     load_row<kChannels>(high, t[2], t[3]);
   }
 
-  // Lookups of several levels, or some of which (the bits of `irregular`) are no squares.
-  __attribute__((noinline)) void load_each(const TextureTaps<float>& taps, int i, uint32_t irregular) {
-    static constexpr float nothing[2 * 4] = {};
-    const float *low[kLanes], *high[kLanes];
-    for (int l = 0; l < kLanes; ++l) {
-      low[l] = high[l] = nothing;
-      if ((irregular >> l & 1) != 0) continue;
-      low[l] = taps.texels_of(i + l) + static_cast<int64_t>(taps.tap[0][i + l]) * kChannels;
-      high[l] = low[l] + static_cast<int64_t>(taps.width[i + l]) * kChannels;
+  // Any lookups: of several levels, or no squares. What is no texel counts by the rule of read_texels.
+  __attribute__((noinline)) void load_each(const TextureTaps<float>& taps, int i) {
+    const IntLanes regular = load_lanes<IntLanes>(taps.regular + i), width = load_lanes<IntLanes>(taps.width + i);
+    const IntLanes first = load_lanes<IntLanes>(taps.tap[0] + i), none = {};
+    IntLanes tap[4], all = regular;
+    for (int k = 0; k < 4; ++k) {
+      const IntLanes of_square = first + (k & 1) + (k >> 1) * width;
+      tap[k] = regular > 0 ? of_square : load_lanes<IntLanes>(taps.tap[k] + i);
+      all |= tap[k];
+      const IntLanes texel = tap[k] > 0 ? tap[k] : none;
+      load_texels<kChannels>(
+          [&](int l) { return taps.texels_of(i + l) + static_cast<int64_t>(texel[l]) * kChannels; }, t[k]);
     }
-    load([&](int l) { return low[l]; }, [&](int l) { return high[l]; });
-    for (int l = 0; irregular >> l != 0; ++l) {
-      if ((irregular >> l & 1) == 0) continue;
-      for (int c = 0; c < kChannels; ++c) {
-        float four[4];
-        read_texels(taps, i + l, kChannels, c, four);
-        for (int k = 0; k < 4; ++k) t[k][c][l] = four[k];
+    if (!any_lane(all < 0)) return;
+    for (int c = 0; c < kChannels; ++c) {
+      Lanes<float> sum = {};
+      for (int k = 0; k < 4; ++k) {
+        t[k][c] = tap[k] < 0 ? Lanes<float>{} : t[k][c];
+        sum += t[k][c];
       }
+      for (int k = 0; k < 4; ++k) t[k][c] = tap[k] == kTapCorner ? sum / 3.0f : t[k][c];
     }
   }
 
   DR_INLINE TexelLanes(const TextureTaps<float>& taps, int i) {
-    const uint32_t irregular = irregular_lanes(taps, i);
-    if (taps.one_level && irregular == 0) {
+    if (taps.one_level && !any_lane(load_lanes<IntLanes>(taps.regular + i) <= 0)) {
       const float* const low = taps.texels[0];
       const float* const high = low + static_cast<int64_t>(taps.width[0]) * kChannels;
       const int32_t* const tap = taps.tap[0] + i;
@@ -162,7 +102,7 @@ struct TexelLanes {
            [&](int l) { return high + static_cast<int64_t>(tap[l]) * kChannels; });
     } else {
       TexelLanes each;  // by itself in memory, so that what is loaded above stays in registers
-      each.load_each(taps, i, irregular);
+      each.load_each(taps, i);
       *this = each;
     }
   }
