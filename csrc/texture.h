@@ -53,7 +53,7 @@ struct TextureBlock<scalar_t, true> : TextureBlock<scalar_t, false> {
   scalar_t level[kTextureBlock];     // before it is clamped to [0, last]
   scalar_t fraction[kTextureBlock];  // share of the coarser level
   int32_t fine[kTextureBlock], coarse[kTextureBlock];
-  bool between;  // whether any lookup has a share of the coarser level
+  bool between;                                           // whether any lookup has a share of the coarser level
   scalar_t axis_u[kTextureBlock], axis_v[kTextureBlock];  // from the first to the last tap, in texture coordinates
 };
 

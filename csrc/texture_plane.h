@@ -51,10 +51,10 @@ struct WrappedAxis {
 #if !defined(__CUDACC__)
 // A block of lookups for PlaneMapping<float>::linear.
 struct PlaneBlock {
-  const float *u, *v;        // [n]
-  const int32_t* valid;      // [n]
-  int n;                     // all arrays go on to a multiple of kLanes
-  const int32_t* height;     // [n] of the level; its width stands in the taps
+  const float *u, *v;     // [n]
+  const int32_t* valid;   // [n]
+  int n;                  // all arrays go on to a multiple of kLanes
+  const int32_t* height;  // [n] of the level; its width stands in the taps
   TextureWrap wrap_u, wrap_v;
 };
 

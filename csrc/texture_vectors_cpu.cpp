@@ -79,8 +79,16 @@ struct TexelLanes {
       tap[k] = regular > 0 ? of_square : load_lanes<IntLanes>(taps.tap[k] + i);
       all |= tap[k];
       const IntLanes texel = tap[k] > 0 ? tap[k] : none;
-      load_texels<kChannels>(
-          [&](int l) { return taps.texels_of(i + l) + static_cast<int64_t>(texel[l]) * kChannels; }, t[k]);
+#if defined(__AVX2__) && !defined(__clang__)
+      if (kChannels == 1 && taps.one_level) {
+        const IntLanes every = none - 1;
+        t[k][0] = __builtin_ia32_gathersiv8sf(Lanes<float>{}, taps.texels[0], texel,
+                                              reinterpret_cast<const Lanes<float>&>(every), sizeof(float));
+        continue;
+      }
+#endif
+      load_texels<kChannels>([&](int l) { return taps.texels_of(i + l) + static_cast<int64_t>(texel[l]) * kChannels; },
+                             t[k]);
     }
     if (!any_lane(all < 0)) return;
     for (int c = 0; c < kChannels; ++c) {
