@@ -1,6 +1,7 @@
 """The benchmarks of fits and of gradients run in tiny configurations; their pieces; the cage they use. No times."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -97,6 +98,8 @@ def test_fits_and_their_report_run(tmp_path, monkeypatch, set_threads):
     set_threads(1)
     for name, value in {"TARGET_SAMPLES": 2, "IOU_SCALE": 1, "CURVE_SAMPLES": 500, "FINAL_SAMPLES": 1000}.items():
         monkeypatch.setattr(fit_tasks, name, value)
+    stages = (fit.Stage(0.5, None, 2, 4, 20.0), fit.Stage(0.5, 0.06, 1, 4, 16.0))  # most time is spent on fine meshes
+    monkeypatch.setattr(fit, "FitSettings", partial(fit.FitSettings, stages=stages))
     monkeypatch.setattr(fits, "DATA", fit_tasks.CAGE.parent)
     monkeypatch.setattr(fits_report, "DATA", fit_tasks.CAGE.parent)
     for shapes in (fits.CLOSED_SHAPES, fits_report.CLOSED_SHAPES):

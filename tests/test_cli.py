@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import imageio.v3 as imageio
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import diffrender as dr
-from diffrender import cli, fit_report
+from diffrender import cli, fit, fit_report
 
 ROOT = Path(__file__).resolve().parent.parent
 STAR_KNOT = ROOT / "assets" / "star_knot.obj"
@@ -34,7 +35,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def test_fit_writes_everything_it_promises(tmp_path, capsys, set_threads):
+def test_fit_writes_everything_it_promises(tmp_path, capsys, monkeypatch, set_threads):
+    stages = (fit.Stage(0.5, None, 2, 5, 20.0), fit.Stage(0.5, 0.05, 1, 5, 16.0))  # most time is spent on fine meshes
+    coarse = make_dataclass("Coarse", [("stages", tuple, stages)], bases=(fit.FitSettings,), frozen=True)
+    monkeypatch.setattr(fit, "FitSettings", coarse)
     out = tmp_path / "new" / "folder"
     assert run("--mesh", STAR_KNOT, "--out", out, "--steps", 12, "--seed", 3, *QUICK) == 0
     printed = capsys.readouterr()

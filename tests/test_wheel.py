@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from diffrender import _library
+from tools import build_library
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,7 +45,8 @@ image = dr.antialias(image, fragments, corners, triangles)
 image.square().sum().backward()
 result = {"file": dr.__file__, "covered": int((fragments.triangle_id >= 0).sum())}
 result |= {"sum": round(float(image.detach().sum()), 3), "grad": round(float(corners.grad.norm()), 3)}
-print(json.dumps(result | {"operators": len(info.collect()["operators"])}))
+operators = info.collect()["operators"]
+print(json.dumps(result | {"operators": len(operators), "cuda": sum("cuda" in x for x in operators.values())}))
 """
 
 
@@ -69,14 +71,29 @@ def interpreters() -> list[tuple[str, dict]]:
     return list(usable.values())
 
 
+def arch_list(archs: list[str]) -> str:
+    """What TORCH_CUDA_ARCH_LIST has to be for a build to have these: sm_90, compute_90 -> 9.0+PTX."""
+    machine, ptx = ([a.split("_")[1] for a in archs if a.startswith(kind)] for kind in ("sm_", "compute_"))
+    return ";".join(f"{number[:-1]}.{number[-1]}{'+PTX' * (number in ptx)}" for number in machine)
+
+
+def test_arch_list_is_that_of_the_build():
+    known = ["7.5", "8.0", "9.0", "12.0"]
+    for given in ("8.0", "7.5;9.0+PTX", "8.0;12.0+PTX"):
+        archs, _ = build_library.gencode_flags(given, known)
+        assert arch_list(archs) == given
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 def test_one_wheel_runs_in_fresh_environments(tmp_path):
     wheels = tmp_path / "wheels"
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "--wheel-dir"]
-    # As the library of this tree was built, so that nothing is compiled again.
+    # As the library of this tree was built, so that nothing is compiled again: with CUDA kernels if it has them.
     info = json.loads((_library.LIBRARY_FOLDER / "build_info.json").read_text())
     as_built = {"DIFFRENDER_CUDA": "0" if info["cuda"] is None else "1", "DIFFRENDER_LEVELS": " ".join(info["levels"])}
+    if info["cuda"] is not None:
+        as_built["TORCH_CUDA_ARCH_LIST"] = arch_list(info["cuda"]["archs"])
     subprocess.run([*command, str(wheels), str(ROOT)], env={**os.environ, **as_built}, check=True)
     (wheel,) = wheels.glob("diffrender_torch-*-py3-none-*.whl")
 
@@ -99,6 +116,8 @@ def test_one_wheel_runs_in_fresh_environments(tmp_path):
         results[f"Python {has['python']}, torch {has['torch']}"] = result
     print("\n".join(f"{name}: {result}" for name, result in results.items()))
     assert len({json.dumps(result) for result in results.values()}) == 1, results
-    assert next(iter(results.values()))["covered"] > 1000
+    result = next(iter(results.values()))
+    assert result["covered"] > 1000
+    assert result["cuda"] == (0 if info["cuda"] is None else result["operators"])
     if len({name.split(",", 2)[1] for name in results}) < 2:
         pytest.skip("only one CPython here has torch: name others in DIFFRENDER_TEST_PYTHONS")

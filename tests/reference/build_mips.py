@@ -8,7 +8,8 @@ def build_mips(texture):
     levels, level = [], texture.double()
     while max(level.shape[-3:-1]) > 1:
         rows, columns = (overlaps(size) for size in level.shape[-3:-1])
-        level = torch.einsum("ij,kl,...jlc->...ikc", rows, columns, level)
+        level = torch.einsum("ij,...jlc->...ilc", rows, level)  # one axis after the other: far fewer products
+        level = torch.einsum("kl,...jlc->...jkc", columns, level)
         levels.append(level)
     return levels
 
