@@ -11,6 +11,7 @@ namespace {
 enum class Driver : int64_t { native = 0, gpu = 1 };
 
 constexpr int64_t kPixelsPerPiece = 512;                       // of the CPU
+constexpr int64_t kBlockThreads = int64_t(1) << 18;            // of the GPU
 constexpr int64_t kMaximumWorkers = 32768;                     // of the GPU
 constexpr int64_t kScratchBytes = int64_t(512) * 1024 * 1024;  // for all of them
 
@@ -54,7 +55,7 @@ std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, 
 // Adds 1 to counts[pixel] for every triangle that touches it, and where there is a list to fill, writes the triangle to
 // list[counts[pixel]] first.
 void add_candidates(const Tensor& boxes, const Tensor& records, const std::optional<Tensor>& block_offsets,
-                    int64_t block_count, const Tensor& counts, int32_t* list, int64_t height, int64_t width) {
+                    const Tensor& counts, int32_t* list, int64_t height, int64_t width) {
   const int64_t batch = boxes.size(0), triangles = boxes.size(1);
   const CoverageCandidates kernel{boxes_of(boxes),
                                   records_of(records),
@@ -64,9 +65,8 @@ void add_candidates(const Tensor& boxes, const Tensor& records, const std::optio
                                   static_cast<int32_t>(width),
                                   static_cast<int32_t>(height)};
   if (block_offsets.has_value()) {
-    const CoverageBlocks blocks{kernel, data<int64_t>(*block_offsets), batch * triangles};
-    // One thread on the CPU: the functor expects atomics.
-    boxes.is_cuda() ? launch(boxes, block_count, blocks) : blocks(0, block_count);
+    const int64_t threads = boxes.is_cuda() ? kBlockThreads : 64;
+    launch_in_order(boxes, threads, CoverageBlocks{kernel, data<int64_t>(*block_offsets), batch * triangles, threads});
     return;
   }
   DR_CHECK(!boxes.is_cuda(), "coverage: CUDA needs blocks");
@@ -81,19 +81,19 @@ void add_candidates(const Tensor& boxes, const Tensor& records, const std::optio
 
 // Number of candidates of each pixel.
 Tensor coverage_count(const Tensor& pixel_boxes, const Tensor& triangle_records, const std::optional<Tensor>& blocks,
-                      int64_t block_count, int64_t height, int64_t width) {
+                      int64_t height, int64_t width) {
   const DeviceScope device(pixel_boxes);
   const Tensor boxes = as_contiguous(pixel_boxes), records = as_contiguous(triangle_records);
   std::optional<Tensor> block_offsets;
   if (blocks.has_value()) block_offsets = as_contiguous(*blocks);
   const Tensor counts = new_zeros(boxes, {boxes.size(0) * height * width}, ScalarType::Long);
-  add_candidates(boxes, records, block_offsets, block_count, counts, nullptr, height, width);
+  add_candidates(boxes, records, block_offsets, counts, nullptr, height, width);
   return counts;
 }
 
 // Candidates of all pixels, each list in ascending order.
 Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, const std::optional<Tensor>& blocks,
-                     int64_t block_count, const Tensor& list_offsets, int64_t total, int64_t height, int64_t width) {
+                     const Tensor& list_offsets, int64_t total, int64_t height, int64_t width) {
   const DeviceScope device(pixel_boxes);
   const Tensor boxes = as_contiguous(pixel_boxes), records = as_contiguous(triangle_records);
   const Tensor offsets = as_contiguous(list_offsets);
@@ -104,7 +104,7 @@ Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, 
   const Tensor places = new_empty(boxes, {pixels}, ScalarType::Long);
   const Tensor list = new_zeros(boxes, {total}, ScalarType::Int);
   launch(boxes, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
-  add_candidates(boxes, records, block_offsets, block_count, places, mutable_data<int32_t>(list), height, width);
+  add_candidates(boxes, records, block_offsets, places, mutable_data<int32_t>(list), height, width);
   if (block_offsets.has_value()) {
     launch(boxes, pixels, CoverageSort{data<int64_t>(offsets), mutable_data<int32_t>(list)});
   }
@@ -248,10 +248,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "coverage_setup(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull) "
       "-> (Tensor, Tensor, Tensor)");
   m.def(
-      "coverage_count(Tensor boxes, Tensor records, Tensor? block_offsets, int block_count, int height, int width) "
+      "coverage_count(Tensor boxes, Tensor records, Tensor? block_offsets, int height, int width) "
       "-> Tensor");
   m.def(
-      "coverage_fill(Tensor boxes, Tensor records, Tensor? block_offsets, int block_count, Tensor offsets, int total, "
+      "coverage_fill(Tensor boxes, Tensor records, Tensor? block_offsets, Tensor offsets, int total, "
       "int height, int width) -> Tensor");
   m.def(
       "coverage_clip(Tensor clip_positions, Tensor triangles, Tensor records, Tensor offsets, Tensor candidates, "

@@ -169,29 +169,36 @@ struct CoverageBlockCount {
   }
 };
 
-// On the GPU: one thread per block of 16 x 16 pixels of a triangle's box, so that no thread walks over a large one.
+// On the GPU: blocks of 16 x 16 pixels of the triangles' boxes, so that no thread walks over a large one. Only the
+// device knows how many there are: thread i takes blocks i, i + threads, ...
 struct CoverageBlocks {
   CoverageCandidates kernel;
   const int64_t* block_offsets;  // [B T + 1] first block of each triangle of each item
   int64_t triangles;             // B T
+  int64_t threads;
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t block = begin; block < end; ++block) {
-      int64_t low = 0, high = triangles;  // the last triangle whose first block is at or before this one
-      while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        (block_offsets[middle] <= block ? low : high) = middle;
-      }
-      const PixelBox box = kernel.boxes[low];
-      const int32_t columns = (box.column_end - box.column_begin + kBlockSide - 1) / kBlockSide;
-      const int32_t within = static_cast<int32_t>(block - block_offsets[low]);
-      const int32_t column = box.column_begin + within % columns * kBlockSide;
-      const int32_t row = box.row_begin + within / columns * kBlockSide;
-      const PixelBox part = {column, minimum(column + kBlockSide, box.column_end), row,
-                             minimum(row + kBlockSide, box.row_end)};
-      const int64_t item = low / kernel.triangle_count;
-      kernel.add(item, static_cast<int32_t>(low - item * kernel.triangle_count), part);
+    const int64_t blocks = block_offsets[triangles];
+    for (int64_t thread = begin; thread < end; ++thread) {
+      for (int64_t block = thread; block < blocks; block += threads) add_block(block);
     }
+  }
+
+  DR_HD void add_block(int64_t block) const {
+    int64_t low = 0, high = triangles;  // the last triangle whose first block is at or before this one
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (block_offsets[middle] <= block ? low : high) = middle;
+    }
+    const PixelBox box = kernel.boxes[low];
+    const int32_t columns = (box.column_end - box.column_begin + kBlockSide - 1) / kBlockSide;
+    const int32_t within = static_cast<int32_t>(block - block_offsets[low]);
+    const int32_t column = box.column_begin + within % columns * kBlockSide;
+    const int32_t row = box.row_begin + within / columns * kBlockSide;
+    const PixelBox part = {column, minimum(column + kBlockSide, box.column_end), row,
+                           minimum(row + kBlockSide, box.row_end)};
+    const int64_t item = low / kernel.triangle_count;
+    kernel.add(item, static_cast<int32_t>(low - item * kernel.triangle_count), part);
   }
 };
 

@@ -252,15 +252,12 @@ class _Coverage(torch.autograd.Function):
         op = torch.ops.diffrender
         exact = positions.double()
         boxes, records, blocks = op.coverage_setup(exact, triangles, ranges, height, width, cull)
-        block_offsets, block_count = None, 0
-        if positions.is_cuda or driver == _DRIVER_GPU:
-            block_offsets = _offsets(blocks.view(-1))
-            block_count = int(block_offsets[-1])
-        counts = op.coverage_count(boxes, records, block_offsets, block_count, height, width)
+        by_blocks = positions.is_cuda or driver == _DRIVER_GPU
+        block_offsets = _offsets(blocks.view(-1)) if by_blocks else None
+        counts = op.coverage_count(boxes, records, block_offsets, height, width)
         offsets = _offsets(counts)
-        total = int(offsets[-1])
-        longest = int(counts.max()) if total > 0 else 0
-        candidates = op.coverage_fill(boxes, records, block_offsets, block_count, offsets, total, height, width)
+        total, longest = _sum_and_maximum(counts, offsets)
+        candidates = op.coverage_fill(boxes, records, block_offsets, offsets, total, height, width)
         counts, *parts = op.coverage_clip(exact, triangles, records, offsets, candidates, longest, height, width, merge)
         seen = _offsets(counts)
         triangle_id, *floats, pixel = op.coverage_compact(offsets, candidates, *parts, seen, int(seen[-1]))
@@ -320,6 +317,14 @@ def _offsets(counts: torch.Tensor) -> torch.Tensor:
     return offsets
 
 
+def _sum_and_maximum(counts: torch.Tensor, offsets: torch.Tensor) -> tuple[int, int]:
+    """Both at once, because reading a value back waits for the device."""
+    if counts.numel() == 0:
+        return 0, 0
+    total, longest = torch.stack([offsets[-1], counts.max()]).tolist()
+    return total, longest
+
+
 @register_fake("coverage_setup")
 def _(positions, triangles, ranges, height, width, cull):
     shape = (positions.shape[0] if ranges is None else ranges.shape[0], triangles.shape[0])
@@ -331,12 +336,12 @@ def _(positions, triangles, ranges, height, width, cull):
 
 
 @register_fake("coverage_count")
-def _(boxes, records, block_offsets, block_count, height, width):
+def _(boxes, records, block_offsets, height, width):
     return boxes.new_empty((boxes.shape[0] * height * width,), dtype=torch.int64)
 
 
 @register_fake("coverage_fill")
-def _(boxes, records, block_offsets, block_count, offsets, total, height, width):
+def _(boxes, records, block_offsets, offsets, total, height, width):
     return boxes.new_empty((total,), dtype=torch.int32)
 
 

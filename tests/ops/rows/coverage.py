@@ -104,12 +104,12 @@ def dispatcher_calls(dtype):
     boxes, records, blocks = op.coverage_setup(positions, triangles, None, *SIZE, 0)
     block_offsets = torch.cat([blocks.new_zeros(1), blocks.reshape(-1).cumsum(0)])
     # CUDA makes the lists from blocks of triangles only; the CPU can do both.
-    ways = [] if positions.is_cuda else [(None, 0)]
-    for block_arguments in (*ways, (block_offsets, int(block_offsets[-1]))):
-        yield op.coverage_count.default, (boxes, records, *block_arguments, *SIZE)
-        counts = op.coverage_count(boxes, records, *block_arguments, *SIZE)
+    ways = [] if positions.is_cuda else [None]
+    for way in (*ways, block_offsets):
+        yield op.coverage_count.default, (boxes, records, way, *SIZE)
+        counts = op.coverage_count(boxes, records, way, *SIZE)
         offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        fill = (boxes, records, *block_arguments, offsets, int(offsets[-1]), *SIZE)
+        fill = (boxes, records, way, offsets, int(offsets[-1]), *SIZE)
         yield op.coverage_fill.default, fill
     candidates, longest = op.coverage_fill(*fill), int(counts.max())
     for merge in (False, True):
