@@ -82,6 +82,59 @@ Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
   return result;
 }
 
+// On the CPU the visible ones of them alone, in a row, so that later passes get no more than they need.
+Pieces visible_pieces(const Tensor& like, Pieces&& found) {
+  if (like.is_cuda()) return std::move(found);
+  int64_t count = 0;
+  found.list.visit(0, found.list.count, [&](const EdgePiece&) { ++count; });
+  Pieces result;
+  result.first = new_structs<EdgePiece>(like, count);
+  EdgePiece* const pieces = mutable_data<EdgePiece>(result.first);
+  result.list = {pieces, nullptr, count, count};
+  EdgePiece* next = pieces;
+  found.list.visit(0, found.list.count, [&](const EdgePiece& piece) { *next++ = piece; });
+  return result;
+}
+
+// Visible pieces that the forward pass on the CPU keeps for the backward pass: how many of edges and of crossings, then
+// they themselves, if there is room for all. Few pictures have more; their backward pass walks again.
+int64_t room_for_pieces(int64_t pixels) { return 768 + pixels / 128; }
+
+Tensor nothing_kept(const Tensor& like) {
+  constexpr int64_t kWords = sizeof(EdgePiece) / 8;
+  const int64_t words = like.is_cuda() ? 0 : 2 + kWords * room_for_pieces(like.numel());
+  return new_zeros(like, {words}, ScalarType::Long);
+}
+
+Tensor keep_pieces(const Tensor& triangle_id, const PieceList& edges, const PieceList& crossings) {
+  const Tensor kept = nothing_kept(triangle_id);
+  if (triangle_id.is_cuda()) return kept;
+  int64_t* const counts = mutable_data<int64_t>(kept);
+  const bool fits = edges.count + crossings.count <= room_for_pieces(triangle_id.numel());
+  counts[0] = fits ? edges.count : -1;
+  counts[1] = fits ? crossings.count : -1;
+  if (fits) {
+    EdgePiece* const pieces = reinterpret_cast<EdgePiece*>(counts + 2);
+    std::copy_n(edges.first, edges.count, pieces);
+    std::copy_n(crossings.first, crossings.count, pieces + edges.count);
+  }
+  return kept;
+}
+
+// The two lists that keep_pieces kept, if it did.
+std::optional<std::pair<Pieces, Pieces>> kept_pieces(const Tensor& kept) {
+  if (kept.is_cuda() || kept.numel() < 2) return std::nullopt;
+  // PieceList may write, but nobody does after the walk.
+  int64_t* const counts = const_cast<int64_t*>(data<int64_t>(kept));
+  const int64_t edges = counts[0], crossings = counts[1];
+  if (edges < 0) return std::nullopt;
+  DR_CHECK(crossings >= 0 && 2 + static_cast<int64_t>(sizeof(EdgePiece) / 8) * (edges + crossings) <= kept.numel(),
+           "segments: pieces have another size");
+  EdgePiece* const pieces = reinterpret_cast<EdgePiece*>(counts + 2);
+  return std::pair(Pieces{kept, kept, {pieces, nullptr, edges, edges}},
+                   Pieces{kept, kept, {pieces + edges, nullptr, crossings, crossings}});
+}
+
 SegmentMesh mesh_of(const SegmentTensors& t, const Tensor& facing) {
   const int64_t items = t.positions.size(0), triangles = t.triangles.size(0);
   return {{data<double>(t.positions), data<int32_t>(t.triangles), data_or_null<int32_t>(t.ranges),
@@ -158,7 +211,7 @@ class Walk {
       return FindEdgePieces{finder, segments, first_pair, edges, pieces, extra, second_pass};
     });
     if (t_.exact) look_at_all_triangles(finder, result.list, segments);
-    return result;
+    return visible_pieces(t_.positions, std::move(result));
   }
 
   Pieces crossings() {
@@ -169,7 +222,7 @@ class Walk {
       return FindCrossingPieces{{mesh_, ids}, pixels, pieces, extra, second_pass};
     });
     if (t_.exact) look_at_all_triangles({mesh_, ids, true}, result.list, nullptr);
-    return result;
+    return visible_pieces(t_.positions, std::move(result));
   }
 
  private:
@@ -293,11 +346,12 @@ std::tuple<Tensor, Tensor, Tensor> segments_marked(const Tensor& visible, const 
   return {marks.facing, marks.edges, marks.crossings};
 }
 
-// `facing`, `edges` and `crossings` are the results of segments_marked.
-Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tensor& clip_positions,
-                          const Tensor& triangles, const Tensor& topology, const std::optional<Tensor>& ranges,
-                          const std::optional<Tensor>& seams, int64_t cull, bool exact, const Tensor& facing,
-                          const Tensor& edges, const Tensor& crossings, int64_t algorithm) {
+// `facing`, `edges` and `crossings` are the results of segments_marked. Returns the picture and what keep_pieces keeps.
+std::tuple<Tensor, Tensor> antialias_segments(const Tensor& input, const Tensor& visible, const Tensor& clip_positions,
+                                              const Tensor& triangles, const Tensor& topology,
+                                              const std::optional<Tensor>& ranges, const std::optional<Tensor>& seams,
+                                              int64_t cull, bool exact, const Tensor& facing, const Tensor& edges,
+                                              const Tensor& crossings, int64_t algorithm) {
   const DeviceScope device(input);
   const Tensor image = as_contiguous(input);
   const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, exact);
@@ -306,32 +360,33 @@ Tensor antialias_segments(const Tensor& input, const Tensor& visible, const Tens
   Tensor result = new_empty(image, {image.size(0), image.size(1), image.size(2), image.size(3)});
   torch::stable::copy_(result, image);
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
-  dispatch_floating(image, [&](auto zero) {
+  const Tensor kept = dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
     if (walks_without_lists(tensors, scatter)) {
       const BlendPiece<scalar_t> blend_piece{data<scalar_t>(image), static_cast<int32_t>(image.size(3)),
                                              static_cast<int32_t>(image.size(2))};
       ThreadWalk(tensors, marks).scatter<scalar_t>(result, scatter, blend_piece, blend_piece);
-      return;
+      return nothing_kept(tensors.triangle_id);
     }
     Walk walk(tensors, marks);
-    blend<scalar_t>(walk.edges(), image, result);
-    blend<scalar_t>(walk.crossings(), image, result);
+    const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
+    blend<scalar_t>(of_edges, image, result);
+    blend<scalar_t>(of_crossings, image, result);
+    return keep_pieces(tensors.triangle_id, of_edges.list, of_crossings.list);
   });
-  return result;
+  return {result, kept};
 }
 
 // Gradients to image and clip_positions; one that is not needed comes back empty. `blended`: whether the forward pass
-// mixed colours (forward "area") or left the image as it was ("identity").
-std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, const Tensor& visible,
-                                                       const Tensor& clip_positions, const Tensor& triangles,
-                                                       const Tensor& topology, const std::optional<Tensor>& ranges,
-                                                       const std::optional<Tensor>& seams, int64_t cull, bool exact,
-                                                       const Tensor& facing, const Tensor& edges,
-                                                       const Tensor& crossings, const Tensor& grad_output, bool blended,
-                                                       bool need_image, bool need_positions, int64_t algorithm) {
+// mixed colours (forward "area") or left the image as it was ("identity"). `pieces`: what the forward pass kept,
+// or nothing.
+std::tuple<Tensor, Tensor> antialias_segments_backward(
+    const Tensor& input, const Tensor& visible, const Tensor& clip_positions, const Tensor& triangles,
+    const Tensor& topology, const std::optional<Tensor>& ranges, const std::optional<Tensor>& seams, int64_t cull,
+    bool exact, const Tensor& facing, const Tensor& edges, const Tensor& crossings, const Tensor& pieces,
+    const Tensor& grad_output, bool blended, bool need_image, bool need_positions, int64_t algorithm) {
   const DeviceScope device(input);
-  const Tensor image = as_contiguous(input), grad_result = as_contiguous(grad_output);
+  const Tensor image = as_contiguous(input), grad_result = as_contiguous(grad_output), given = as_contiguous(pieces);
   const SegmentTensors tensors(visible, clip_positions, triangles, topology, ranges, seams, cull, exact);
   check_image(image, tensors);
   const Marks marks(tensors, facing, edges, crossings);
@@ -358,7 +413,9 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(const Tensor& input, cons
       return;
     }
     Walk walk(tensors, marks);
-    const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
+    const auto found = kept_pieces(given);
+    const Pieces of_edges = found.has_value() ? found->first : walk.edges();
+    const Pieces of_crossings = found.has_value() ? found->second : walk.crossings();
     const auto add = [&](const Tensor& target, const PieceList& list, const auto& use) {
       using Use = std::decay_t<decltype(use)>;
       launch_scatter<scalar_t>(target, 1, list.count, scatter, UsePieces<PieceList, Use>{list, use});
@@ -408,12 +465,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
   m.def(
       "antialias_segments(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, Tensor topology, "
       "Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, Tensor crossings, "
-      "int scatter=0) -> Tensor");
+      "int scatter=0) -> (Tensor, Tensor)");
   m.def(
       "antialias_segments_backward(Tensor image, Tensor triangle_id, Tensor clip_positions, Tensor triangles, "
-      "Tensor topology, Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, Tensor "
-      "crossings, "
-      "Tensor grad_result, bool blended, bool need_image, bool need_positions, int scatter) -> (Tensor, Tensor)");
+      "Tensor topology, Tensor? ranges, Tensor? seams, int cull, bool exact, Tensor facing, Tensor edges, "
+      "Tensor crossings, Tensor pieces, Tensor grad_result, bool blended, bool need_image, bool need_positions, int "
+      "scatter) -> (Tensor, Tensor)");
 }
 
 DR_REGISTER("segments_parted", &segments_parted)

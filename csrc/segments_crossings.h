@@ -28,7 +28,7 @@ struct MarkCrossings {
   const int32_t* triangle_id;  // [B, H, W]
   uint8_t* marks;              // [B, H, W]; zero on entry
 
-  static constexpr int kBlock = kItemsAtOnce<32>;
+  static constexpr int kBlock = kItemsAtOnce<32>, kStep = kItemsAtOnce<8>;
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int64_t width = in.viewport.width, height = in.viewport.height;
@@ -47,30 +47,37 @@ struct MarkCrossings {
   DR_HD void mark_block(int64_t item, int32_t row, int64_t row_begin, int64_t begin, int64_t end,
                         int64_t row_end) const {
     const int64_t below = row + 1 < in.viewport.height ? in.viewport.width : 0;
-    uint8_t differ[2][kBlock];
+    uint8_t differ[2 * kBlock];  // to the right, then downwards
     int32_t any = 0;
     if (end - begin == kBlock && end < row_end) {
       for (int k = 0; k < kBlock; ++k) {
         const int32_t f = triangle_id[begin + k], g = triangle_id[begin + k + 1], h = triangle_id[begin + k + below];
-        differ[0][k] = static_cast<uint8_t>((f != g) & ((f | g) >= 0));
-        differ[1][k] = static_cast<uint8_t>((f != h) & ((f | h) >= 0));
+        // Of pixels side by side that show the same f above the same h the last one stands for all.
+        const bool again = (f == g) & (h == triangle_id[begin + k + 1 + below]) & (k + 1 < kBlock);
+        differ[k] = static_cast<uint8_t>((f != g) & ((f | g) >= 0));
+        differ[kBlock + k] = static_cast<uint8_t>((f != h) & ((f | h) >= 0) & !again);
         any |= (f ^ g) | (f ^ h);
       }
     } else {
       for (int k = 0; k < kBlock; ++k) {
         const int64_t p = begin + k < end ? begin + k : begin;
         const int32_t f = triangle_id[p], g = triangle_id[p + (p + 1 < row_end ? 1 : 0)], h = triangle_id[p + below];
-        differ[0][k] = static_cast<uint8_t>((begin + k < end) & (f != g) & ((f | g) >= 0));
-        differ[1][k] = static_cast<uint8_t>((begin + k < end) & (f != h) & ((f | h) >= 0));
+        differ[k] = static_cast<uint8_t>((begin + k < end) & (f != g) & ((f | g) >= 0));
+        differ[kBlock + k] = static_cast<uint8_t>((begin + k < end) & (f != h) & ((f | h) >= 0));
         any |= (f ^ g) | (f ^ h);
       }
     }
     if (any == 0) return;
     int32_t pairs[2 * kBlock];
     int count = 0;
-    for (int k = 0; k < 2 * kBlock; ++k) {  // without branches: which pairs differ is hard to predict
-      pairs[count] = k;
-      count += differ[k / kBlock][k % kBlock];
+    for (int k = 0; k < 2 * kBlock; k += kStep) {  // which pairs differ is hard to predict: no branch for each of them
+      const uint8_t* const flags = differ + k;
+      const uint64_t word = kStep == 8 ? load_word(flags) : *flags;
+      if (word == 0) continue;
+      for (int b = 0; b < kStep; ++b) {
+        pairs[count] = k + b;
+        count += static_cast<int>(word >> (8 * b) & 1);
+      }
     }
     // Most of them are neighbours on one surface. Their indices side by side are compared many at once.
     int32_t corners[6][2 * kBlock];
@@ -97,9 +104,15 @@ struct MarkCrossings {
     for (int i = 0; i < count; ++i) {
       if (apart[i] == 0) continue;
       const int axis = pairs[i] / kBlock;
-      const int64_t p = begin + pairs[i] % kBlock, q = p + (axis == 0 ? 1 : below);
-      if (may_cross(item, static_cast<int32_t>(p - row_begin), row, triangle_id[p], triangle_id[q], axis)) {
-        mark(row, p - row_begin, p, q, axis);
+      const int64_t step = axis == 0 ? 1 : below;
+      int64_t p = begin + pairs[i] % kBlock;
+      const int32_t f = triangle_id[p], g = triangle_id[p + step];
+      bool again = true;
+      for (; again; --p) {
+        if (may_cross(item, static_cast<int32_t>(p - row_begin), row, f, g, axis)) {
+          mark(row, p - row_begin, p, p + step, axis);
+        }
+        again = axis == 1 && p > begin && triangle_id[p - 1] == f && triangle_id[p - 1 + step] == g;
       }
     }
   }
@@ -201,6 +214,7 @@ struct CrossingFinder {
     out->area = in_front ? area : -area;
     out->first = window.face_id[f];
     out->second = window.face_id[g];
+    out->segment = -1;
     out->front = nearest_cell(window, window.face_id[f], hair_aside(m, {nx, ny}, -1));
     out->back = nearest_cell(window, window.face_id[g], hair_aside(m, {nx, ny}, 1));
     return true;
@@ -221,14 +235,14 @@ struct CrossingFinder {
     }
   }
 
-  DR_HD static int8_t nearest_cell(const Window& window, int32_t id, Vec2<double> m) {
+  DR_HD static int16_t nearest_cell(const Window& window, int32_t id, Vec2<double> m) {
     double best = kLargest<double>;
-    int8_t cell = 4;
+    int16_t cell = 4;
     for (int c = 0; c < kWindowCells; ++c) {
       const double distance = cell_distance(c, m);
       if (window.id[c] != id || !(distance < best)) continue;
       best = distance;
-      cell = static_cast<int8_t>(c);
+      cell = static_cast<int16_t>(c);
     }
     return cell;
   }

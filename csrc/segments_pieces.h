@@ -303,8 +303,8 @@ struct PieceFinder {
     }
     const int chosen = front_cell[0] >= 0 ? front_cell[0] : (front_cell[1] >= 0 ? front_cell[1] : front_cell[2]);
     const int other = back_cell[0] >= 0 ? back_cell[0] : back_cell[1];
-    out->front = static_cast<int8_t>(chosen);
-    out->back = static_cast<int8_t>(other);
+    out->front = static_cast<int16_t>(chosen);
+    out->back = static_cast<int16_t>(other);
     return chosen >= 0 && other >= 0;
   }
 

@@ -15,7 +15,7 @@ struct EdgePiece {
   double length;          // pixels; of a crossing: pixels per |gradient of the difference in depth|
   double area;            // of the pixel, hidden from its centre by the piece; > 0 if the centre is on the front side
   int32_t first, second;  // edge: owner corner, side; crossing: the two triangles, first in front
-  int8_t front, back;     // pixels that hold the two colours, as cells of the 3 x 3 window around `pixel`
+  int16_t front, back;    // pixels that hold the two colours, as cells of the 3 x 3 window around `pixel`
   int32_t segment;        // edge: index of its EdgeSegment
 };
 

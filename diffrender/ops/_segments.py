@@ -1,7 +1,8 @@
 """Autograd of antialias(method="segments"): kernels of csrc/segments*.h.
 
-The list of visible edge pieces is made again in the backward pass instead of being kept: it is short. Besides the
-arguments two bytes per triangle and one per pixel are saved: which edges and pixels are worth a look.
+On the CPU the forward pass keeps the visible edge pieces for the backward pass, if they are not many: there is room for
+one in 128 pixels, about half a byte per pixel. Elsewhere they are found again. Besides the arguments two bytes per
+triangle and one per pixel are saved: which edges and pixels are worth a look.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from .._autograd import (
     scatter_algorithm,
 )
 
+_PIECE_WORDS = 9  # EdgePiece of csrc/segments_window.h, in units of eight bytes
+
 
 class AntialiasSegments(torch.autograd.Function):
     """image, triangle_id, positions (B or 1, V, 4), triangles, topology, ranges, seams, cull, exact, blended -> image,
-    and the marks of the edges and pixels worth a look: facing (B or 1, T), edges (B, T), crossings (B, H, W)."""
+    the marks of the edges and pixels worth a look: facing (B or 1, T), edges (B, T), crossings (B, H, W), and the
+    visible pieces, where they are kept."""
 
     generate_vmap_rule = True
     takes_missing_cotangents = True
@@ -33,9 +37,10 @@ class AntialiasSegments(torch.autograd.Function):
         mesh = (triangle_id, positions, triangles, topology, ranges, seams, cull)
         marks = torch.ops.diffrender.segments_marked(*mesh)
         if not blended:
-            return image.clone(), *marks
+            return image.clone(), *marks, triangle_id.new_zeros((0,), dtype=torch.int64)
         scatter = scatter_algorithm(image)
-        return torch.ops.diffrender.antialias_segments(image, *mesh, exact, *marks, scatter), *marks
+        result, pieces = torch.ops.diffrender.antialias_segments(image, *mesh, exact, *marks, scatter)
+        return result, *marks, pieces
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -74,7 +79,7 @@ class AntialiasSegments(torch.autograd.Function):
         """Linear in the image."""
         if tangents[2] is not None:
             no_forward_mode("antialias (to clip_positions)")
-        return apply(AntialiasSegments, tangents[0], *inputs[1:])[0], None, None, None
+        return apply(AntialiasSegments, tangents[0], *inputs[1:])[0], None, None, None, None
 
 
 class _AntialiasSegmentsBackward(torch.autograd.Function):
@@ -94,6 +99,7 @@ class _AntialiasSegmentsBackward(torch.autograd.Function):
         facing,
         edges,
         crossings,
+        pieces,
         grad_result,
         blended,
         need_image,
@@ -112,6 +118,7 @@ class _AntialiasSegmentsBackward(torch.autograd.Function):
             facing,
             edges,
             crossings,
+            pieces,
             grad_result,
             blended,
             need_image,
@@ -154,7 +161,9 @@ def _(
     crossings,
     scatter=SCATTER_NATIVE,
 ):
-    return image.new_empty(image.shape)
+    # As keep_pieces of csrc/segments.cpp has it.
+    words = 0 if triangle_id.device.type == "cuda" else 2 + _PIECE_WORDS * (768 + triangle_id.numel() // 128)
+    return image.new_empty(image.shape), triangle_id.new_empty((words,), dtype=torch.int64)
 
 
 @register_fake("antialias_segments_backward")
@@ -171,6 +180,7 @@ def _(
     facing,
     edges,
     crossings,
+    pieces,
     grad_result,
     blended,
     need_image,

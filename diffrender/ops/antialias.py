@@ -76,7 +76,7 @@ def antialias(
         z as well) and seams, with the colours next to an edge taken from the picture; with "pairs": exact derivative of
         the blend to x, y, w. docs/gradients.md has measured errors.
     Memory: saves image, clip_positions, triangles, topology, triangle_id; with "pairs" also one byte per triangle,
-        with "segments" two per triangle and one per pixel.
+        with "segments" two per triangle and two per pixel.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.

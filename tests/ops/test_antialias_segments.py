@@ -411,7 +411,7 @@ def test_wild_ids_and_topology_read_no_foreign_memory():
 
     def blended(ids, topology, exact=False):
         scene = (ids, *mesh, topology, None, None, 0)
-        return op.antialias_segments(image, *scene, exact, *op.segments_marked(*scene))
+        return op.antialias_segments(image, *scene, exact, *op.segments_marked(*scene))[0]
 
     for value in (2**31 - 1, -(2**31), 1, 2, -3, -2):
         topology = torch.full((1, 3), value, dtype=torch.int32)
@@ -496,3 +496,50 @@ def test_exact_visibility_of_turned_scenes(turn):
     turned = gradient_of(clip @ matrix.T, triangles, colors, move(weights).contiguous(), visibility="exact")
     close(move(turned[0]), image, atol=1e-9)
     close(turned[1] @ matrix, grad, atol=1e-7)
+
+
+def crumpled_ball(levels, size, noise=0.05):
+    """A sphere whose vertices are moved at random: inner edges turn into silhouettes, and faces cross."""
+    vertices, triangles = icosphere(levels, dtype=F64)
+    vertices = vertices + noise * uniform(*vertices.shape, low=-1, high=1, seed=1, dtype=F64)
+    pose = rigid(torch.tensor([0.03, -0.02, -3.1, 0.4, 0.6, -0.2], dtype=F64))
+    return to_clip(vertices, perspective(50, *size) @ pose), triangles
+
+
+def test_pieces_kept_and_pieces_found_again_give_the_same_gradient():
+    """A picture with more pieces than there is room for keeps none; the other one keeps all."""
+    op = torch.ops.diffrender
+    for size, noise, kept in (((80, 80), 0.15, False), ((160, 160), 0.0, True)):
+        clip, triangles = crumpled_ball(4, size, noise)
+        ids = dr.rasterize(clip, triangles, size).triangle_id
+        mesh = (ids, clip[None], triangles.int(), dr.edge_topology(triangles, clip).int(), None, None, 0)
+        image, grad = (uniform(1, *size, 3, seed=k, dtype=F64) for k in (2, 3))
+        marks = op.segments_marked(*mesh)
+        pieces = op.antialias_segments(image, *mesh, False, *marks)[1]
+        assert (int(pieces[0]) > 100) if kept else (int(pieces[0]) == -1)
+        rest = (grad, True, True, True, 0)
+        ours, again = (
+            op.antialias_segments_backward(image, *mesh, False, *marks, given, *rest) for given in (pieces, pieces[:0])
+        )
+        assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+
+
+@pytest.mark.skipif(torch.get_default_device().type != "cpu", reason="threads are of the CPU")
+def test_exact_visibility_is_the_same_for_any_number_of_threads():
+    size = (150, 170)
+    clip, triangles = crumpled_ball(4, size, 0.03)
+    clip = clip.float()
+    image, weights = (uniform(1, *size, 3, seed=k) for k in (2, 3))
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            leaf = clip.clone().requires_grad_()
+            fragments = dr.rasterize(clip, triangles, size)
+            blended = dr.antialias(image, fragments, leaf, triangles, visibility="exact")
+            results.append((blended.detach(), torch.autograd.grad(blended, leaf, weights)[0]))
+    finally:
+        torch.set_num_threads(before)
+    assert (results[0][1] != 0).sum() > 1000
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))

@@ -140,13 +140,15 @@ def test_segments_with_and_without_lists_agree(scene, options, dtype):
     mesh = (*mesh, 0 if cull is None else _checks.CULL[cull])
     op = torch.ops.diffrender
     marks = op.segments_marked(*mesh)
-    lists, threads = (op.antialias_segments(image, *mesh, False, *marks, algorithm) for algorithm in (0, 1))
+    (lists, pieces), (threads, _) = (
+        op.antialias_segments(image, *mesh, False, *marks, algorithm) for algorithm in (0, 1)
+    )
     assert not torch.equal(lists, image)
     assert relative_error(threads, lists) < TOLERANCE[dtype]
     assert torch.equal(op.segments_parted(*mesh, False, 0), op.segments_parted(*mesh, False, 1))
     for blended, *needs in ((True, True, True), (True, True, False), (False, True, True), (True, False, True)):
         lists, threads = (
-            op.antialias_segments_backward(image, *mesh, False, *marks, grad, blended, *needs, algorithm)
+            op.antialias_segments_backward(image, *mesh, False, *marks, pieces, grad, blended, *needs, algorithm)
             for algorithm in (0, 1)
         )
         for value, truth, need in zip(threads, lists, needs, strict=True):

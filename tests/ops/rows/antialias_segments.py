@@ -105,8 +105,10 @@ def dispatcher_calls(dtype):
         marks = op.segments_marked(*mesh)
         yield op.antialias_segments.default, (image, *mesh, False, *marks, 1)
         yield op.antialias_segments.default, (image, *mesh, True, *marks)
+        kept = op.antialias_segments(image, *mesh, True, *marks)[1]
         for blended, needs in ((True, (True, True)), (True, (True, False)), (False, (True, True))):
-            yield op.antialias_segments_backward.default, (image, *mesh, blended, *marks, grad, blended, *needs, 0)
+            arguments = (image, *mesh, blended, *marks, kept if blended else kept[:0], grad, blended, *needs, 0)
+            yield op.antialias_segments_backward.default, arguments
 
 
 def bad_calls() -> list[BadCall]:
