@@ -1,5 +1,6 @@
 // Host side of 2-D texture sampling and its backward, for both devices.
 #include "texture_host.h"
+#include "texture_pad_cpu.h"
 #include "texture_plane.h"
 #include "texture_second.h"
 
@@ -52,6 +53,16 @@ struct PlaneCall {
   int64_t lookups() const { return texcoords.numel() / 2; }
   bool uses_mips() const { return filter == TextureFilter::mip_nearest || filter == TextureFilter::mip_linear; }
 
+  // The same sampler on padded copies of small levels, which `storage` keeps.
+  template <class Sampler>
+  Sampler padded(const Sampler& sampler, std::optional<Tensor>* storage) const {
+    Sampler result = sampler;
+    if (filter != TextureFilter::nearest) {
+      result.levels = pad_small_levels(sampler.levels, shape, wrap_u, wrap_v, lookups(), texture, storage);
+    }
+    return result;
+  }
+
   // Calls f(sampler) with or without mip levels.
   template <class scalar_t, class F>
   void with_sampler(const F& f) const {
@@ -76,7 +87,10 @@ Tensor texture(const Tensor& input, const std::optional<Tensor>& mips, const Ten
   const Tensor values =
       new_empty(call.texture, {texcoords.size(0), texcoords.size(1), texcoords.size(2), call.shape.channels});
   dispatch_floating(call.texture, [&](auto zero) {
-    call.with_sampler<decltype(zero)>([&](const auto& sampler) { texture_forward(sampler, values, call.lookups()); });
+    call.with_sampler<decltype(zero)>([&](const auto& sampler) {
+      std::optional<Tensor> storage;
+      texture_forward(call.padded(sampler, &storage), values, call.lookups());
+    });
   });
   return values;
 }
@@ -108,7 +122,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> texture_backward(
         return needed ? mutable_data<scalar_t>(grad) : nullptr;
       };
       if (need_texcoords || need_derivatives || need_bias) {
-        texture_backward_coordinates(sampler, grad_values, call.lookups(), pointer(need_texcoords, grad_texcoords),
+        std::optional<Tensor> storage;
+        texture_backward_coordinates(call.padded(sampler, &storage), grad_values, call.lookups(),
+                                     pointer(need_texcoords, grad_texcoords),
                                      pointer(need_derivatives, grad_derivatives), pointer(need_bias, grad_bias));
       }
       if (need_texture || need_mips) {

@@ -32,9 +32,11 @@ struct TextureLevels {
   int64_t base_stride, mips_stride;   // elements per item, 0 where the batch shares them
   int64_t offset[kMaxTextureLevels];  // texel of `mips` at which a level starts
   int32_t width, height, channels, last;
+  int32_t pad, mip_pad;  // columns and rows stored behind the last ones, of the base and of the mips: texture_pad_cpu.h
 
   DR_HD int32_t level_width(int32_t level) const { return (width >> level) > 1 ? width >> level : 1; }
   DR_HD int32_t level_height(int32_t level) const { return (height >> level) > 1 ? height >> level : 1; }
+  DR_HD int32_t pad_of(int32_t level) const { return level == 0 ? pad : mip_pad; }
   DR_HD const scalar_t* texels(int64_t item, int32_t level) const {
     return level == 0 ? base + item * base_stride : mips + item * mips_stride + offset[level] * channels;
   }
@@ -57,11 +59,16 @@ struct TextureBlock<scalar_t, true> : TextureBlock<scalar_t, false> {
   scalar_t axis_u[kTextureBlock], axis_v[kTextureBlock];  // from the first to the last tap, in texture coordinates
 };
 
+// Of the level that each lookup of a block reads.
+struct LevelSizes {
+  const int32_t *width, *height;  // [n]
+};
+
 // Four texels around a position: 0 = (x0, y0), 1 = (x1, y0), 2 = (x0, y1), 3 = (x1, y1); nearest has tap 0 only.
 template <class scalar_t>
 struct TextureTaps {
   const scalar_t* texels[kTextureBlock];  // the level that is read; of a block of one level only texels[0]
-  int32_t width[kTextureBlock];           // of that level
+  int32_t width[kTextureBlock];           // texels from a row of that level to the next
   int32_t tap[4][kTextureBlock];          // texel within its level, or negative; of a square only tap 0
   int32_t regular[kTextureBlock];         // 1: a square of texels, 0: four texels, negative: some are no texels
   int32_t column[kTextureBlock], row[kTextureBlock];        // of tap 0 of a square; the faces of a cube follow in rows
@@ -170,18 +177,20 @@ struct TextureSampler {
 
   // The four texels of tap `index` in the finer (step 0) or coarser (step 1) level.
   DR_HD_STEP void find(int64_t item, const Block& block, int n, int32_t index, int step, Taps* taps) const {
-    int32_t height[kTextureBlock];
+    int32_t width[kTextureBlock], height[kTextureBlock];
+    const LevelSizes sizes{width, height};
     if constexpr (kMips) {
       const int32_t* const level = step == 0 ? block.fine : block.coarse;
       int32_t others = 0;
 #pragma omp simd reduction(| : others)
       for (int i = 0; i < n; ++i) {
-        taps->width[i] = levels.level_width(level[i]);
+        width[i] = levels.level_width(level[i]);
         height[i] = levels.level_height(level[i]);
+        taps->width[i] = width[i] + levels.pad_of(level[i]);
         others |= level[i] ^ level[0];
       }
+      for (int i = n; i < whole_vectors(n); ++i) width[i] = height[i] = taps->width[i] = 1;
       taps->one_level = others == 0;
-      for (int i = n; i < whole_vectors(n); ++i) taps->width[i] = height[i] = 1;
       taps->texels[0] = levels.texels(item, level[0]);
       for (int i = 1; i < n && !taps->one_level; ++i) taps->texels[i] = levels.texels(item, level[i]);
       if (anisotropy > 1) {
@@ -192,15 +201,19 @@ struct TextureSampler {
           v[i] = block.v[i] + t * block.axis_v[i];
         }
         for (int i = n; i < whole_vectors(n); ++i) u[i] = v[i] = 0;
-        mapping.linear(u, v, block.face, n, height, taps);
+        mapping.linear(u, v, block.face, n, sizes, taps);
         return;
       }
     } else {
       taps->one_level = true;
       taps->texels[0] = levels.texels(item, 0);
-      for (int i = 0; i < whole_vectors(n); ++i) taps->width[i] = levels.width, height[i] = levels.height;
+      for (int i = 0; i < whole_vectors(n); ++i) {
+        width[i] = levels.width;
+        height[i] = levels.height;
+        taps->width[i] = levels.width + levels.pad;
+      }
     }
-    mapping.linear(block.u, block.v, block.face, n, height, taps);
+    mapping.linear(block.u, block.v, block.face, n, sizes, taps);
   }
 
   // The one texel of the nearest filter as tap 0.

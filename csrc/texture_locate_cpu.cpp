@@ -26,41 +26,49 @@ DR_HD Lanes<float> sqrt_lanes(const Lanes<float>& x) {
 #endif
 }
 
+// Texels of an axis.
+struct SizeLanes {
+  IntLanes n, last;
+  Lanes<float> size, end;
+
+  DR_HD explicit SizeLanes(const IntLanes& count)
+      : n(count), last(count - 1), size(__builtin_convertvector(count, Lanes<float>)), end(size - 1.0f) {}
+};
+
 struct WrappedLanes {
-  IntLanes first, second;
+  IntLanes first, second, next;  // next: first + 1
   Lanes<float> fraction, slope;
 
-  DR_HD static WrappedLanes clamp(const Lanes<float>& u, const IntLanes& n, const Lanes<float>& sign) {
-    const Lanes<float> zero = {}, size = __builtin_convertvector(n, Lanes<float>), x = u * size - 0.5f;
-    const Lanes<float> end = size - 1.0f;
-    const IntLanes inside = (x >= 0.0f) & (x < end);
-    const Lanes<float> below = x < end ? x : end, at = x > 0.0f ? below : zero, whole = floor_lanes(at);
-    const IntLanes first = __builtin_convertvector(whole, IntLanes), next = first + 1, last = n - 1;
-    return {first, next < last ? next : last, at - whole, inside ? sign * size : zero};
+  DR_HD static WrappedLanes clamp(const Lanes<float>& u, const SizeLanes& axis, const Lanes<float>& sign) {
+    const Lanes<float> zero = {}, x = u * axis.size - 0.5f;
+    const IntLanes inside = (x >= 0.0f) & (x < axis.end);
+    const Lanes<float> below = x < axis.end ? x : axis.end, at = x > 0.0f ? below : zero, whole = floor_lanes(at);
+    const IntLanes first = __builtin_convertvector(whole, IntLanes), next = first + 1;
+    return {first, next < axis.last ? next : axis.last, next, at - whole, inside ? sign * axis.size : zero};
   }
 
-  DR_HD static WrappedLanes wrap(TextureWrap rule, const Lanes<float>& u, const IntLanes& n) {
-    const Lanes<float> size = __builtin_convertvector(n, Lanes<float>);
+  DR_HD static WrappedLanes wrap(TextureWrap rule, const Lanes<float>& u, const SizeLanes& axis) {
     const IntLanes none = {};
     switch (rule) {
       case TextureWrap::clamp:
-        return clamp(u, n, 1.0f - Lanes<float>{});
+        return clamp(u, axis, 1.0f - Lanes<float>{});
       case TextureWrap::mirror: {
         const Lanes<float> turn = u - 2.0f * floor_lanes(0.5f * u), one = 1.0f - Lanes<float>{};
-        return clamp(turn > 1.0f ? 2.0f - turn : turn, n, turn > 1.0f ? -one : one);
+        return clamp(turn > 1.0f ? 2.0f - turn : turn, axis, turn > 1.0f ? -one : one);
       }
       case TextureWrap::zero: {
-        const Lanes<float> x = u * size - 0.5f, end = size + 1.0f, start = Lanes<float>{} - 2.0f;
+        const Lanes<float> x = u * axis.size - 0.5f, end = axis.size + 1.0f, start = Lanes<float>{} - 2.0f;
         const Lanes<float> below = x < end ? x : end, near = x > -2.0f ? below : start, whole = floor_lanes(near);
-        const IntLanes first = __builtin_convertvector(whole, IntLanes), second = first + 1;
-        return {first < n ? first : none - 1, second < n ? second : none - 1, near - whole, size};
+        const IntLanes first = __builtin_convertvector(whole, IntLanes), next = first + 1;
+        return {first < axis.n ? first : none - 1, next < axis.n ? next : none - 1, next, near - whole, axis.size};
       }
       case TextureWrap::repeat:
         break;
     }
-    const Lanes<float> x = (u - floor_lanes(u)) * size - 0.5f, whole = floor_lanes(x);
-    const IntLanes first = __builtin_convertvector(whole, IntLanes), next = first + 1;
-    return {first < 0 ? n - 1 : first, next < n ? next : none, x - whole, size};
+    const Lanes<float> x = (u - floor_lanes(u)) * axis.size - 0.5f, whole = floor_lanes(x);
+    const IntLanes start = __builtin_convertvector(whole, IntLanes), first = start < 0 ? axis.last : start;
+    const IntLanes next = first + 1;
+    return {first, next < axis.n ? next : none, next, x - whole, axis.size};
   }
 };
 
@@ -130,14 +138,19 @@ void choose_levels_with_vectors(TextureBlock<float, true>* block, int n, int32_t
 
 void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps) {
   const bool one_level = taps->one_level;
-  const IntLanes width_of_first = IntLanes{} + taps->width[0], height_of_first = IntLanes{} + block.height[0];
+  SizeLanes columns(IntLanes{} + block.sizes.width[0]), rows(IntLanes{} + block.sizes.height[0]);
+  IntLanes width = IntLanes{} + taps->width[0], unpadded = width == columns.n;
   for (int i = 0; i < block.n; i += kLanes) {
-    const IntLanes width = one_level ? width_of_first : load_lanes<IntLanes>(taps->width + i);
-    const IntLanes height = one_level ? height_of_first : load_lanes<IntLanes>(block.height + i);
-    const WrappedLanes x = WrappedLanes::wrap(block.wrap_u, load_lanes<Lanes<float>>(block.u + i), width);
-    const WrappedLanes y = WrappedLanes::wrap(block.wrap_v, load_lanes<Lanes<float>>(block.v + i), height);
+    if (!one_level) {
+      columns = SizeLanes(load_lanes<IntLanes>(block.sizes.width + i));
+      rows = SizeLanes(load_lanes<IntLanes>(block.sizes.height + i));
+      width = load_lanes<IntLanes>(taps->width + i);
+      unpadded = width == columns.n;
+    }
+    const WrappedLanes x = WrappedLanes::wrap(block.wrap_u, load_lanes<Lanes<float>>(block.u + i), columns);
+    const WrappedLanes y = WrappedLanes::wrap(block.wrap_v, load_lanes<Lanes<float>>(block.v + i), rows);
     const IntLanes ok = load_lanes<IntLanes>(block.valid + i), outside = IntLanes{} + kTapOutside;
-    const IntLanes skew = (x.second - x.first - 1) | (y.second - y.first - 1), square = (skew == 0) & 1;
+    const IntLanes skew = ((x.second ^ x.next) | (y.second ^ y.next)) & unpadded, square = (skew == 0) & 1;
     const IntLanes low = y.first * width, any = x.first | x.second | y.first | y.second | ok;
     const IntLanes regular = any < 0 ? outside : square;
     store_lanes(taps->column + i, x.first);

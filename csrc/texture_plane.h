@@ -51,10 +51,10 @@ struct WrappedAxis {
 #if !defined(__CUDACC__)
 // A block of lookups for PlaneMapping<float>::linear.
 struct PlaneBlock {
-  const float *u, *v;     // [n]
-  const int32_t* valid;   // [n]
-  int n;                  // all arrays go on to a multiple of kLanes
-  const int32_t* height;  // [n] of the level; its width stands in the taps
+  const float *u, *v;    // [n]
+  const int32_t* valid;  // [n]
+  int n;                 // all arrays go on to a multiple of kLanes
+  LevelSizes sizes;
   TextureWrap wrap_u, wrap_v;
 };
 
@@ -149,22 +149,23 @@ struct PlaneMapping {
     }
   }
 
-  DR_HD_STEP void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const int32_t* height,
+  DR_HD_STEP void linear(const scalar_t* u, const scalar_t* v, const int32_t* valid, int n, const LevelSizes& sizes,
                          TextureTaps<scalar_t>* taps) const {
 #if !defined(__CUDACC__)
     if constexpr (std::is_same_v<scalar_t, float>) {
-      return find_with_vectors({u, v, valid, n, height, wrap_u, wrap_v}, taps);
+      return find_with_vectors({u, v, valid, n, sizes, wrap_u, wrap_v}, taps);
     }
 #endif
     int32_t second_column[kTextureBlock], second_row[kTextureBlock];
-    wrap_axis(wrap_u, u, taps->width, n, taps->column, second_column, taps->x, taps->slope_x);
-    wrap_axis(wrap_v, v, height, n, taps->row, second_row, taps->y, taps->slope_y);
+    wrap_axis(wrap_u, u, sizes.width, n, taps->column, second_column, taps->x, taps->slope_x);
+    wrap_axis(wrap_v, v, sizes.height, n, taps->row, second_row, taps->y, taps->slope_y);
     int32_t others = 0;
     for (int i = 0; i < n; ++i) {
       const int32_t x0 = taps->column[i], x1 = second_column[i], y0 = taps->row[i], y1 = second_row[i], ok = valid[i];
       const int32_t any = x0 | x1 | y0 | y1 | ok;
-      // A pair that wraps around or lies on the last texel is no square.
-      const int32_t skew = (x1 - x0 - 1) | (y1 - y0 - 1), square = skew == 0 ? 1 : 0;
+      // A pair that wraps around or lies on the last texel is no square, unless its second texel stands behind it.
+      const bool padded = taps->width[i] != sizes.width[i];
+      const int32_t skew = (x1 - x0 - 1) | (y1 - y0 - 1), square = padded || skew == 0 ? 1 : 0;
       taps->tap[0][i] = (x0 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width[i] + x0;
       taps->regular[i] = any < 0 ? kTapOutside : square;
       others |= taps->regular[i] - 1;
