@@ -57,6 +57,12 @@ struct TextureSlopes {
   }
 };
 
+// As values_at_once of texture_forward.h.
+template <class Sampler, class scalar_t>
+DR_HD bool slopes_at_once(const Sampler&, int64_t, int64_t, const scalar_t*, scalar_t*) {
+  return false;
+}
+
 // With the share w of a level:
 //   grad_u += w along_x slope_x, likewise v
 //   grad_level = total of the coarser level - that of the finer one, over taps; 0 where the level is clamped
@@ -73,6 +79,7 @@ struct TextureBackwardCoordinates {
   DR_HD void operator()(int64_t begin, int64_t end) const {
     using Sampler = TextureSampler<scalar_t, Mapping, kMips>;
     const int channels = sampler.levels.channels;
+    if (slopes_at_once(sampler, begin, end, grad_values, grad_coordinates)) return;
     Sampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
       typename Sampler::Block block;
       typename Sampler::Taps taps;

@@ -61,6 +61,12 @@ DR_HD void mix_block(const TextureMix<scalar_t>& mix, int n, int channels, scala
   mix.template run<0>(n, channels, out);
 }
 
+// Whether all of it is done by this; some samplers of the CPU have a short way.
+template <class Sampler, class scalar_t>
+DR_HD bool values_at_once(const Sampler&, int64_t, int64_t, scalar_t*) {
+  return false;
+}
+
 template <class scalar_t, class Mapping, bool kMips>
 struct TextureForward {
   TextureSampler<scalar_t, Mapping, kMips> sampler;
@@ -69,6 +75,7 @@ struct TextureForward {
   DR_HD void operator()(int64_t begin, int64_t end) const {
     using Sampler = TextureSampler<scalar_t, Mapping, kMips>;
     const int channels = sampler.levels.channels;
+    if (values_at_once(sampler, begin, end, values)) return;
     Sampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
       typename Sampler::Block block;
       typename Sampler::Taps fine;

@@ -1,4 +1,4 @@
-// Columns of four numbers from kLanes addresses.
+// Columns of two or four numbers from kLanes addresses.
 #pragma once
 
 #include "core/lanes.h"
@@ -28,6 +28,19 @@ DR_HD void transpose_columns(const Four& four, Lanes<float> columns[4]) {
 template <class Address>
 DR_HD void load_columns(const Address& at, Lanes<float> columns[4]) {
   transpose_columns([&](int l) { return load_lanes<FourFloats>(at(l)); }, columns);
+}
+
+// Two numbers from each address. In this order the two shuffles stay within the halves of a vector.
+template <class Address>
+DR_HD void load_pairs(const Address& at, Lanes<float>* left, Lanes<float>* right) {
+  using Pair = double __attribute__((may_alias, aligned(4)));
+  using Pairs = double __attribute__((vector_size(32)));
+  const auto pair = [&](int l) { return *reinterpret_cast<const Pair*>(at(l)); };
+  const Pairs first = {pair(0), pair(1), pair(4), pair(5)}, second = {pair(2), pair(3), pair(6), pair(7)};
+  const Lanes<float> a = reinterpret_cast<const Lanes<float>&>(first);
+  const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);
+  *left = shuffle_lanes<0, 2, 8, 10, 4, 6, 12, 14>(a, b);
+  *right = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
 }
 
 }  // namespace diffrender

@@ -1,5 +1,8 @@
 // Where lookups of float fall, on the CPU with vectors: coordinates, levels and texels of kLanes lookups at once, by
 // the same operations in the same order as the scalar formulas of texture.h, texture_plane.h and texture_footprint.h.
+#include "core/channel_lanes.h"
+#include "texture_backward.h"
+#include "texture_forward.h"
 #include "texture_lanes.h"
 #include "texture_plane.h"
 
@@ -72,6 +75,22 @@ struct WrappedLanes {
   }
 };
 
+// Texture coordinates; what is not finite becomes 0, and -1 in `valid`.
+struct LocatedLanes {
+  Lanes<float> u, v;
+  IntLanes valid;
+
+  DR_HD explicit LocatedLanes(const float* uv) {
+    const Lanes<float> zero = {}, large = zero + kLargest<float>;
+    Lanes<float> x, y;
+    load_pairs([&](int l) { return uv + 2 * l; }, &x, &y);
+    const IntLanes finite = (x <= large) & (x >= -large) & (y <= large) & (y >= -large);
+    u = finite ? x : zero;
+    v = finite ? y : zero;
+    valid = ~finite;
+  }
+};
+
 // log2 of positive normal numbers.
 DR_HD Lanes<float> log2_lanes(const Lanes<float>& value) {
   const IntLanes bits = reinterpret_cast<const IntLanes&>(value);
@@ -105,16 +124,10 @@ void locate_with_vectors(const float* texcoords, int n, float* u, float* v, int3
       for (int k = 0; k < 2 * kLanes; ++k) rest[k] = k < 2 * (n - i) ? uv[k] : HUGE_VALF;
       uv = rest;
     }
-    const Lanes<float> zero = {}, large = zero + kLargest<float>;
-    // Dealt so that the two shuffles stay within the halves of a vector.
-    const Lanes<float> a = {uv[0], uv[1], uv[2], uv[3], uv[8], uv[9], uv[10], uv[11]};
-    const Lanes<float> b = {uv[4], uv[5], uv[6], uv[7], uv[12], uv[13], uv[14], uv[15]};
-    const auto x = shuffle_lanes<0, 2, 8, 10, 4, 6, 12, 14>(a, b);
-    const auto y = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
-    const IntLanes finite = (x <= large) & (x >= -large) & (y <= large) & (y >= -large);
-    store_lanes(u + i, finite ? x : zero);
-    store_lanes(v + i, finite ? y : zero);
-    store_lanes(valid + i, ~finite);
+    const LocatedLanes at(uv);
+    store_lanes(u + i, at.u);
+    store_lanes(v + i, at.v);
+    store_lanes(valid + i, at.valid);
   }
 }
 
@@ -184,6 +197,95 @@ void levels_with_vectors(const float* steps, int n, float width, float height, f
     }
   }
   for (; i < n; ++i) levels[i] = Footprint<float>::major_level(steps + 4 * i, width, height);
+}
+
+// ---- one channel without mips: all steps at once, in registers
+
+namespace {
+
+// Calls body(first lookup, texels, x, y) for every kLanes squares, and rest(first lookup, count, taps) for lookups of
+// which some are no squares, or which are too few.
+template <class Body, class Rest>
+DR_HD void for_each_group(const PlaneSampler& sampler, int64_t begin, int64_t end, const Body& body, const Rest& rest) {
+  const auto& mapping = sampler.mapping;
+  const auto& levels = sampler.levels;
+  const SizeLanes columns(IntLanes{} + levels.width), rows(IntLanes{} + levels.height);
+  const int32_t pitch = levels.width + levels.pad;
+  const IntLanes width = IntLanes{} + pitch, unpadded = IntLanes{} - (levels.pad == 0 ? 1 : 0);
+  const auto one_by_one = [&](int64_t first, int n, int64_t item) __attribute__((noinline)) {
+    PlaneSampler::Block block;
+    PlaneSampler::Taps taps;
+    sampler.locate(first, n, &block);
+    sampler.find(item, block, n, 0, 0, &taps);
+    rest(first, n, block, taps);
+  };
+  while (begin < end) {
+    const int64_t item = begin / sampler.lookups_per_item, stop = (item + 1) * sampler.lookups_per_item;
+    const int64_t last = end < stop ? end : stop;
+    const float *const low = levels.texels(item, 0), *const high = low + pitch;
+    for (; begin + kLanes <= last; begin += kLanes) {
+      const float* const uv = mapping.texcoords + 2 * begin;
+      prefetch_ahead(uv);
+      const LocatedLanes at(uv);
+      const WrappedLanes x = WrappedLanes::wrap(mapping.wrap_u, at.u, columns);
+      const WrappedLanes y = WrappedLanes::wrap(mapping.wrap_v, at.v, rows);
+      const IntLanes skew = ((x.second ^ x.next) | (y.second ^ y.next)) & unpadded;
+      const IntLanes outside = (x.first | x.second | y.first | y.second | at.valid) < 0;
+      if (any_lane((skew != 0) | outside)) {
+        one_by_one(begin, kLanes, item);
+        continue;
+      }
+      alignas(32) int32_t tap[kLanes];
+      store_lanes(tap, y.first * width + x.first);
+      Lanes<float> t[4];
+      load_pairs([&](int l) { return low + tap[l]; }, &t[0], &t[1]);
+      load_pairs([&](int l) { return high + tap[l]; }, &t[2], &t[3]);
+      body(begin, t, x, y);
+    }
+    if (begin < last) one_by_one(begin, static_cast<int>(last - begin), item);
+    begin = last;
+  }
+}
+
+}  // namespace
+
+bool values_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, float* values) {
+  if (sampler.levels.channels != 1) return false;
+  for_each_group(
+      sampler, begin, end,
+      [&](int64_t first, const Lanes<float> t[4], const WrappedLanes& x, const WrappedLanes& y) {
+        const Lanes<float> left = t[0] + y.fraction * (t[2] - t[0]), right = t[1] + y.fraction * (t[3] - t[1]);
+        store_lanes(values + first, left + x.fraction * (right - left));
+      },
+      [&](int64_t first, int n, const auto&, const auto& taps) {
+        mix_with_vectors({taps, taps, nullptr, false, false, 1.0f}, n, 1, values + first);
+      });
+  return true;
+}
+
+bool slopes_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, const float* grad_values,
+                    float* grad_texcoords) {
+  // Without mips there is nothing but texcoords to have a gradient.
+  if (sampler.levels.channels != 1 || grad_texcoords == nullptr) return false;
+  for_each_group(
+      sampler, begin, end,
+      [&](int64_t first, const Lanes<float> t[4], const WrappedLanes& x, const WrappedLanes& y) {
+        const auto g = load_lanes<Lanes<float>>(grad_values + first);
+        const Lanes<float> left_slope = t[2] - t[0], right_slope = t[3] - t[1], left = t[0] + y.fraction * left_slope;
+        const Lanes<float> across = t[1] + y.fraction * right_slope - left, zero = {};
+        const Lanes<float> along_y = g * (left_slope + x.fraction * (right_slope - left_slope));
+        const Lanes<float> grads[2] = {(zero + g * across) * x.slope, (zero + along_y) * y.slope};
+        store_channels<2>(grad_texcoords + 2 * first, grads);
+      },
+      [&](int64_t first, int n, const auto& block, const auto& taps) {
+        float along_x[kTextureBlock], along_y[kTextureBlock];
+        slopes_with_vectors({taps, grad_values + first, along_x, along_y, nullptr}, n, 1);
+        for (int i = 0; i < n; ++i) {
+          grad_texcoords[2 * (first + i)] = block.face[i] < 0 ? 0.0f : along_x[i] * taps.slope_x[i];
+          grad_texcoords[2 * (first + i) + 1] = block.face[i] < 0 ? 0.0f : along_y[i] * taps.slope_y[i];
+        }
+      });
+  return true;
 }
 
 }  // namespace diffrender

@@ -231,4 +231,12 @@ struct PlaneMapping {
   }
 };
 
+#if !defined(__CUDACC__)
+// texture_locate_cpu.cpp: the whole of TextureForward and TextureBackwardCoordinates, if there is a short way.
+using PlaneSampler = TextureSampler<float, PlaneMapping<float>, false>;
+bool values_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, float* values);
+bool slopes_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, const float* grad_values,
+                    float* grad_texcoords);
+#endif
+
 }  // namespace diffrender

@@ -35,15 +35,7 @@ DR_INLINE void load_texels(const Address& at, Lanes<float> columns[4]) {
 template <int kChannels, class Address>
 DR_INLINE void load_row(const Address& at, Lanes<float> left[4], Lanes<float> right[4]) {
   if constexpr (kChannels == 1) {
-    // Two numbers from each address; in this order the two shuffles stay within the halves of a vector.
-    using Pair = double __attribute__((may_alias, aligned(4)));
-    using Pairs = double __attribute__((vector_size(32)));
-    const auto pair = [&](int l) { return *reinterpret_cast<const Pair*>(at(l)); };
-    const Pairs first = {pair(0), pair(1), pair(4), pair(5)}, second = {pair(2), pair(3), pair(6), pair(7)};
-    const Lanes<float> a = reinterpret_cast<const Lanes<float>&>(first);
-    const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);
-    left[0] = shuffle_lanes<0, 2, 8, 10, 4, 6, 12, 14>(a, b);
-    right[0] = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
+    load_pairs(at, left, right);
     return;
   }
   load_columns(at, left);
