@@ -1,5 +1,7 @@
 // Where lookups of float fall, on the CPU with vectors: coordinates, levels and texels of kLanes lookups at once, by
 // the same operations in the same order as the scalar formulas of texture.h, texture_plane.h and texture_footprint.h.
+#include <cstdlib>
+
 #include "core/channel_lanes.h"
 #include "texture_backward.h"
 #include "texture_forward.h"
@@ -199,19 +201,28 @@ void levels_with_vectors(const float* steps, int n, float width, float height, f
   for (; i < n; ++i) levels[i] = Footprint<float>::major_level(steps + 4 * i, width, height);
 }
 
-// ---- one channel without mips: all steps at once, in registers
+// ---- one channel without mips: all steps at once
 
 namespace {
 
-// Calls body(first lookup, texels, x, y) for every kLanes squares, and rest(first lookup, count, taps) for lookups of
-// which some are no squares, or which are too few.
+struct GroupLanes {
+  Lanes<float> x, y, slope_x, slope_y;
+  alignas(32) int32_t tap[kLanes];
+};
+
+// Calls body(first lookup, texels, group) for every kLanes squares, and rest(first lookup, count, block, taps) for
+// lookups of which some are no squares, or which are too few.
 template <class Body, class Rest>
 DR_HD void for_each_group(const PlaneSampler& sampler, int64_t begin, int64_t end, const Body& body, const Rest& rest) {
+  constexpr int kGroups = kTextureBlock / kLanes;
+  // Lookups all over a texture that is larger than the inner caches: texels are asked for well before they are read.
+  constexpr int64_t kLargeTexture = int64_t(1) << 17, kRowsApart = 16;
   const auto& mapping = sampler.mapping;
   const auto& levels = sampler.levels;
   const SizeLanes columns(IntLanes{} + levels.width), rows(IntLanes{} + levels.height);
-  const int32_t pitch = levels.width + levels.pad;
-  const IntLanes width = IntLanes{} + pitch, unpadded = IntLanes{} - (levels.pad == 0 ? 1 : 0);
+  const int64_t pitch = levels.width + levels.pad;
+  const bool large = pitch * levels.height > kLargeTexture;
+  const IntLanes width = IntLanes{} + static_cast<int32_t>(pitch), unpadded = IntLanes{} - (levels.pad == 0 ? 1 : 0);
   const auto one_by_one = [&](int64_t first, int n, int64_t item) __attribute__((noinline)) {
     PlaneSampler::Block block;
     PlaneSampler::Taps taps;
@@ -219,32 +230,40 @@ DR_HD void for_each_group(const PlaneSampler& sampler, int64_t begin, int64_t en
     sampler.find(item, block, n, 0, 0, &taps);
     rest(first, n, block, taps);
   };
-  while (begin < end) {
-    const int64_t item = begin / sampler.lookups_per_item, stop = (item + 1) * sampler.lookups_per_item;
-    const int64_t last = end < stop ? end : stop;
+  PlaneSampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
     const float *const low = levels.texels(item, 0), *const high = low + pitch;
-    for (; begin + kLanes <= last; begin += kLanes) {
-      const float* const uv = mapping.texcoords + 2 * begin;
+    GroupLanes groups[kGroups];
+    uint32_t apart = 0;
+    const int whole = n / kLanes;
+    for (int g = 0; g < whole; ++g) {
+      const float* const uv = mapping.texcoords + 2 * (first + g * kLanes);
       prefetch_ahead(uv);
       const LocatedLanes at(uv);
       const WrappedLanes x = WrappedLanes::wrap(mapping.wrap_u, at.u, columns);
       const WrappedLanes y = WrappedLanes::wrap(mapping.wrap_v, at.v, rows);
       const IntLanes skew = ((x.second ^ x.next) | (y.second ^ y.next)) & unpadded;
       const IntLanes outside = (x.first | x.second | y.first | y.second | at.valid) < 0;
-      if (any_lane((skew != 0) | outside)) {
-        one_by_one(begin, kLanes, item);
+      apart |= (any_lane((skew != 0) | outside) ? 1u : 0u) << g;
+      groups[g].x = x.fraction, groups[g].y = y.fraction;
+      groups[g].slope_x = x.slope, groups[g].slope_y = y.slope;
+      int32_t* const tap = groups[g].tap;
+      store_lanes(tap, y.first * width + x.first);
+      if (!large || std::abs(int64_t(tap[kLanes - 1]) - tap[0]) < kRowsApart * pitch) continue;
+      for (int l = 0; l < kLanes; ++l) __builtin_prefetch(low + tap[l]), __builtin_prefetch(high + tap[l]);
+    }
+    for (int g = 0; g < whole; ++g) {
+      if ((apart >> g & 1) != 0) {
+        one_by_one(first + g * kLanes, kLanes, item);
         continue;
       }
-      alignas(32) int32_t tap[kLanes];
-      store_lanes(tap, y.first * width + x.first);
+      const int32_t* const tap = groups[g].tap;
       Lanes<float> t[4];
       load_pairs([&](int l) { return low + tap[l]; }, &t[0], &t[1]);
       load_pairs([&](int l) { return high + tap[l]; }, &t[2], &t[3]);
-      body(begin, t, x, y);
+      body(first + g * kLanes, t, groups[g]);
     }
-    if (begin < last) one_by_one(begin, static_cast<int>(last - begin), item);
-    begin = last;
-  }
+    if (whole * kLanes < n) one_by_one(first + whole * kLanes, n - whole * kLanes, item);
+  });
 }
 
 }  // namespace
@@ -253,9 +272,9 @@ bool values_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, flo
   if (sampler.levels.channels != 1) return false;
   for_each_group(
       sampler, begin, end,
-      [&](int64_t first, const Lanes<float> t[4], const WrappedLanes& x, const WrappedLanes& y) {
-        const Lanes<float> left = t[0] + y.fraction * (t[2] - t[0]), right = t[1] + y.fraction * (t[3] - t[1]);
-        store_lanes(values + first, left + x.fraction * (right - left));
+      [&](int64_t first, const Lanes<float> t[4], const GroupLanes& at) {
+        const Lanes<float> left = t[0] + at.y * (t[2] - t[0]), right = t[1] + at.y * (t[3] - t[1]);
+        store_lanes(values + first, left + at.x * (right - left));
       },
       [&](int64_t first, int n, const auto&, const auto& taps) {
         mix_with_vectors({taps, taps, nullptr, false, false, 1.0f}, n, 1, values + first);
@@ -269,12 +288,12 @@ bool slopes_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, con
   if (sampler.levels.channels != 1 || grad_texcoords == nullptr) return false;
   for_each_group(
       sampler, begin, end,
-      [&](int64_t first, const Lanes<float> t[4], const WrappedLanes& x, const WrappedLanes& y) {
+      [&](int64_t first, const Lanes<float> t[4], const GroupLanes& at) {
         const auto g = load_lanes<Lanes<float>>(grad_values + first);
-        const Lanes<float> left_slope = t[2] - t[0], right_slope = t[3] - t[1], left = t[0] + y.fraction * left_slope;
-        const Lanes<float> across = t[1] + y.fraction * right_slope - left, zero = {};
-        const Lanes<float> along_y = g * (left_slope + x.fraction * (right_slope - left_slope));
-        const Lanes<float> grads[2] = {(zero + g * across) * x.slope, (zero + along_y) * y.slope};
+        const Lanes<float> left_slope = t[2] - t[0], right_slope = t[3] - t[1], left = t[0] + at.y * left_slope;
+        const Lanes<float> across = t[1] + at.y * right_slope - left, zero = {};
+        const Lanes<float> along_y = g * (left_slope + at.x * (right_slope - left_slope));
+        const Lanes<float> grads[2] = {(zero + g * across) * at.slope_x, (zero + along_y) * at.slope_y};
         store_channels<2>(grad_texcoords + 2 * first, grads);
       },
       [&](int64_t first, int n, const auto& block, const auto& taps) {
