@@ -12,7 +12,12 @@ template <class Four>
 DR_HD void transpose_columns(const Four& four, Lanes<float> columns[4]) {
   const auto pair = [&](int l) {
     const FourFloats low = four(l), high = four(l + 4);
+#if defined(__AVX__) && !defined(__clang__)
+    // Out of eight numbers the compiler would make eight loads.
+    return Lanes<float>(__builtin_ia32_vinsertf128_ps256(__builtin_ia32_ps256_ps(low), high, 1));
+#else
     return Lanes<float>{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
+#endif
   };
   const Lanes<float> v0 = pair(0), v1 = pair(1), v2 = pair(2), v3 = pair(3);
   const auto low_pairs = [](auto a, auto b) { return shuffle_lanes<0, 8, 1, 9, 4, 12, 5, 13>(a, b); };
