@@ -18,7 +18,7 @@ namespace diffrender {
 namespace {
 
 constexpr int64_t kLookupsPerChunk = 8192, kMaxChunks = 128, kDirectParts = 16;
-constexpr int64_t kDirectBytes = 256 << 10;  // a gradient below this size in double is one tile, and nothing is sorted
+constexpr int64_t kDirectBytes = 512 << 10;  // a gradient below this size in double is one tile, and nothing is sorted
 constexpr int64_t kEntriesPerRound = int64_t(1) << 23;  // bounds the memory of the sorted lookups
 constexpr int64_t kEntriesPerPart = int64_t(1) << 16;
 constexpr int64_t kTileBytes = 64 << 10;
