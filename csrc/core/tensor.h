@@ -70,14 +70,28 @@ class DeviceScope {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
+// What torch is given to call. GCC would otherwise compile the body of a host function twice, once as itself and once
+// inside torch's caller, which takes its address.
+template <auto function>
+struct HostFunction;
+
+template <class Result, class... Arguments, Result (*function)(Arguments...)>
+struct HostFunction<function> {
+  [[gnu::noinline]] static Result call(Arguments... arguments) {
+    return function(std::forward<Arguments>(arguments)...);
+  }
+};
+
+#define DR_BOX(function) TORCH_BOX(&HostFunction<function>::call)
+
 // Registers one host function for the devices that this build supports.
 #if defined(DIFFRENDER_CUDA)
-#define DR_REGISTER(name, function)                                                    \
-  STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl(name, TORCH_BOX(function)); } \
-  STABLE_TORCH_LIBRARY_IMPL(diffrender, CUDA, m) { m.impl(name, TORCH_BOX(function)); }
+#define DR_REGISTER(name, function)                                                 \
+  STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl(name, DR_BOX(function)); } \
+  STABLE_TORCH_LIBRARY_IMPL(diffrender, CUDA, m) { m.impl(name, DR_BOX(function)); }
 #else
 #define DR_REGISTER(name, function) \
-  STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl(name, TORCH_BOX(function)); }
+  STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl(name, DR_BOX(function)); }
 #endif
 
 }  // namespace diffrender
