@@ -30,7 +30,7 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,18 +122,10 @@ def build(root: Path = ROOT) -> list[Path]:
         signature = f"{cxx_version} | torch {torch.version}"
         host = host_compilations(cpp, cxx, levels, torch, extra, cuda is not None, signature)
         device = device_compilations(sorted((root / SOURCES).glob("*.cu")), cuda) if cuda else []
-        compiled = 0
         is_gcc = "Free Software Foundation" in output_of([*cxx, "--version"])  # under whatever name
-        if is_gcc and (root / PRECOMPILED).is_file():
-            # The header keeps one processor busy; meanwhile another compiles a source that does without it.
-            headers = [precompile(root, per_level) for per_level in host.values()]
-            plain = [per_level[1] for per_level in host.values() if len(per_level) > 2]
-            compiled += run_all([*headers, *plain], root)
-            host = {
-                level: [c if c in plain else with_precompiled(c, root) for c in per_level]
-                for level, per_level in host.items()
-            }
-        compiled += run_all([*device, *[c for per_level in host.values() for c in per_level]], root)
+        with_header = is_gcc and (root / PRECOMPILED).is_file()
+        headers = {level: precompile(root, per_level) for level, per_level in host.items()} if with_header else {}
+        compiled = run_all(headers, host, device, root)
 
         libraries = []
         for level, per_level in host.items():
@@ -315,26 +307,44 @@ def device_compilations(sources: list[Path], cuda: Cuda) -> list[Compilation]:
     ]
 
 
-def run_all(compilations: list[Compilation], root: Path) -> int:
-    """Compiles what is out of date, several at once; shows the messages of each and raises when one failed."""
-    stale = [c for c in compilations if is_stale(c, root)]
-    if not stale:
-        return 0
+def run_all(
+    headers: dict[str, Compilation], host: dict[str, list[Compilation]], device: list[Compilation], root: Path
+) -> int:
+    """Compiles what is out of date, several at once; shows the messages of each and raises when one failed.
+
+    The header of a level comes first and keeps one processor busy; meanwhile another begins with a source that does
+    without it. The others of the level follow the header.
+    """
     jobs = int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))
-    failed = []
+
+    def run(job: Compilation, header: Future[bool] | None) -> bool:
+        if header is not None:
+            header.result()
+            job = with_precompiled(job, root)
+        if not is_stale(job, root):
+            return False
+        result, seconds = compile_one(job, root)
+        print(f"  {job.label} {seconds:.1f} s", flush=True)
+        if result.stdout:
+            print(result.stdout, file=sys.stderr, flush=True)
+        if result.returncode != 0:
+            raise BuildError(job.label)
+        return True
+
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        for number, (job, result, seconds) in enumerate(pool.map(lambda c: compile_one(c, root), stale), start=1):
-            print(f"  [{number}/{len(stale)}] {job.label} {seconds:.1f} s", flush=True)
-            if result.stdout:
-                print(result.stdout, file=sys.stderr, flush=True)
-            if result.returncode != 0:
-                failed.append(job.label)
+        waited_for = {level: pool.submit(run, header, None) for level, header in headers.items()}
+        futures = list(waited_for.values())
+        plain = [per_level[1] for level, per_level in host.items() if level in headers and len(per_level) > 2]
+        futures += [pool.submit(run, job, None) for job in [*plain, *device]]
+        for level, per_level in host.items():
+            futures += [pool.submit(run, job, waited_for.get(level)) for job in per_level if job not in plain]
+    failed = sorted({str(error) for future in futures if isinstance(error := future.exception(), BuildError)})
     if failed:
         raise BuildError(f"compiling failed: {', '.join(failed)}. The compiler's messages stand above.")
-    return len(stale)
+    return sum(future.result() for future in futures)
 
 
-def compile_one(job: Compilation, root: Path) -> tuple[Compilation, subprocess.CompletedProcess[str], float]:
+def compile_one(job: Compilation, root: Path) -> tuple[subprocess.CompletedProcess[str], float]:
     output = root / job.output
     output.parent.mkdir(parents=True, exist_ok=True)
     stamp = Path(f"{output}.stamp")
@@ -347,7 +357,7 @@ def compile_one(job: Compilation, root: Path) -> tuple[Compilation, subprocess.C
         # An edit made while the compiler ran has to count as newer than the object, so the stamp bears the start time.
         stamp.write_text(signature_of(job))
         os.utime(stamp, ns=(began_ns, began_ns))
-    return job, result, time.monotonic() - start
+    return result, time.monotonic() - start
 
 
 def is_stale(job: Compilation, root: Path) -> bool:
