@@ -179,9 +179,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(const Tensor
   const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(candidates), depth = as_contiguous(depths);
   const Tensor weight = as_contiguous(weights), barycentrics = as_contiguous(weights_of_corners);
   const Tensor new_offsets = as_contiguous(fragment_offsets);
-  const Tensor triangle_id = new_zeros(weight, {total}, ScalarType::Int), pixel = new_zeros(offsets, {total});
-  const Tensor new_weight = new_zeros(weight, {total}), new_depth = new_zeros(weight, {total});
-  const Tensor new_barycentrics = new_zeros(weight, {total, 2});
+  const Tensor triangle_id = new_empty(weight, {total}, ScalarType::Int), pixel = new_empty(offsets, {total});
+  const Tensor new_weight = new_empty(weight, {total}), new_depth = new_empty(weight, {total});
+  const Tensor new_barycentrics = new_empty(weight, {total, 2});
   launch(weight, offsets.numel() - 1,
          CoverageCompact{data<int64_t>(offsets), data<int32_t>(list), data<double>(weight), data<double>(barycentrics),
                          data<double>(depth), data<int64_t>(new_offsets), mutable_data<int32_t>(triangle_id),
@@ -200,7 +200,11 @@ struct CoverageBackwardCpu {
     if (lists.offsets[begin] == lists.offsets[end]) return;
     const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
     const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
-    for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch, sink);
+    const std::unique_ptr<CornersPerTriangle::Place[]> places(
+        new CornersPerTriangle::Place[CornersPerTriangle::kPlaces]{});
+    const CornersPerTriangle out{kernel, sink, places.get()};
+    for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch, out);
+    out.finish();
   }
 };
 
@@ -216,6 +220,12 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
     return grad.has_value() ? std::optional<Tensor>(as_contiguous(*grad)) : std::nullopt;
   };
   const auto flags = dense(merged), gw = dense(grad_weight), gb = dense(grad_barycentrics), gd = dense(grad_depth);
+  const auto values = [](const std::optional<Tensor>& grad) {
+    if (!grad.has_value()) return FloatArray{nullptr, true};
+    const bool is_double = grad->scalar_type() == ScalarType::Double;
+    DR_CHECK(is_double || grad->scalar_type() == ScalarType::Float, "coverage: gradients must be float32 or float64");
+    return FloatArray{grad->const_data_ptr(), is_double};
+  };
   const Tensor grad = new_zeros(positions, {positions.size(0), positions.size(1), 4});
   const int64_t pixels = offsets.numel() - 1, batch = pixels / (height * width);
   if (list.numel() == 0) return grad;
@@ -225,8 +235,7 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
          CoverageSetup{coverage_mesh(positions, triangles, std::nullopt, 0), Viewport<double>::make(width, height),
                        boxes_of(boxes), records_of(records)});
   const CoverageBackward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width, false),
-                                data_or_null<uint8_t>(flags), data_or_null<double>(gw), data_or_null<double>(gb),
-                                data_or_null<double>(gd)};
+                                data_or_null<uint8_t>(flags), values(gw), values(gb), values(gd)};
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
   if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
     detail::scatter_cpu<double>(grad, positions.size(0), pixels, CoverageBackwardCpu{kernel, longest},

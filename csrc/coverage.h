@@ -18,6 +18,17 @@ DR_HD void add_line(Line* sum, double factor, Line line) {
   sum->c += factor * line.c;
 }
 
+// An array of float or double.
+struct FloatArray {
+  const void* values;
+  bool is_double;
+
+  DR_HD bool given() const { return values != nullptr; }
+  DR_HD double at(int64_t i) const {
+    return is_double ? static_cast<const double*>(values)[i] : static_cast<const float*>(values)[i];
+  }
+};
+
 constexpr int kKept = 4;  // pieces of a region that the backward pass keeps from its first walk to its second
 
 // Working memory of one worker, for pixels of up to `capacity` candidates.
@@ -178,6 +189,12 @@ struct CoverageLists {
     return (a.x > ha && b.x > hb) || (a.x < -ha && b.x < -hb) || (a.y > ha && b.y > hb) || (a.y < -ha && b.y < -hb);
   }
 
+  // Whether candidate i has what the only other one leaves of the pixel: the one at the centre of two that share an
+  // edge there. The other one does not reach the centre, so this is at least half of the pixel, and keeps its digits.
+  DR_HD static bool is_rest(const PixelCandidates& pixel, int center, int i) {
+    return pixel.apart && pixel.count == 2 && i == center;
+  }
+
   // Moments of what the pixel shows of candidate i. Keeps the first kKept of its pieces, and counts all.
   DR_HD_CALL static Moments visible_moments(const PixelCandidates& pixel, int i, Piece* stack, Piece* kept,
                                             int* pieces) {
@@ -231,11 +248,15 @@ struct CoverageForward {
       return;
     }
     const PixelCandidates pixel = {candidates, count, center >= 0, lists.square(at)};
+    Moments rest = pixel.square.moments();
     for (int i = 0; i < count; ++i) {
+      if (lists.is_rest(pixel, center, i)) continue;
       int pieces;
       const Moments m = lists.visible_moments(pixel, i, scratch.stack, nullptr, &pieces);
+      rest = {rest.area - m.area, rest.x - m.x, rest.y - m.y};
       if (m.area >= 10 * kSmallestArea) write(p, candidates[i], m, pixel.square.area());
     }
+    if (lists.is_rest(pixel, center, center)) write(p, candidates[center], rest, pixel.square.area());
   }
 
   DR_HD void write(int64_t p, const Candidate& c, const Moments& m, double pixel_area) const {
@@ -307,12 +328,14 @@ struct CoverageCompact {
 //   grad_q
 struct CoverageBackward {
   CoverageLists lists;
-  const uint8_t* merged;            // [N] or null: fragments that are point samples
-  const double* grad_weight;        // [N] or null
-  const double* grad_barycentrics;  // [N, 2] or null
-  const double* grad_depth;         // [N] or null
+  const uint8_t* merged;         // [N] or null: fragments that are point samples
+  FloatArray grad_weight;        // [N] or null
+  FloatArray grad_barycentrics;  // [N, 2] or null
+  FloatArray grad_depth;         // [N] or null
 
-  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Sink<double>& sink) const {
+  // `out` takes the gradients of the candidates' lines.
+  template <class Out>
+  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Out& out) const {
     const int64_t begin = lists.offsets[p];
     if (begin == lists.offsets[p + 1]) return;
     const Candidate* const candidates = scratch.candidates;
@@ -320,41 +343,63 @@ struct CoverageBackward {
     int count = lists.collect(p, at, 0, scratch.candidates);
     const bool whole =
         (count == 1 && candidates[0].sides == 0) || (merged != nullptr && count == 1 && merged[begin] != 0);
-    const bool apart = !whole && count > 1 && lists.keep_smooth_surface(at, scratch.candidates, &count) >= 0;
-    const PixelCandidates pixel = {candidates, count, apart, lists.square(at)};
-    const double inverse_area = 1 / pixel.square.area();
+    const int center = !whole && count > 1 ? lists.keep_smooth_surface(at, scratch.candidates, &count) : -1;
+    const PixelCandidates pixel = {candidates, count, center >= 0, lists.square(at)};
     for (int i = 0; i < count; ++i) scratch.gradients[i] = CandidateGradient{};
-    for (int i = 0; i < count; ++i) {
-      Moments m = {1, 0, 0};
-      int pieces = 0;
-      if (!whole) {
-        m = lists.visible_moments(pixel, i, scratch.stack, scratch.kept, &pieces);
-      }
-      if (!(m.area >= kSmallestArea)) continue;
-      const int64_t k = begin + candidates[i].slot;
-      const double inverse = 1 / m.area, u = m.x * inverse, v = m.y * inverse;
-      const Line slope = at_middle(k, candidates[i], u, v, &scratch.gradients[i]);
-      if (whole) continue;
-      const double constant = grad_weight != nullptr ? inverse_area * grad_weight[k] : 0.0;
-      const Line f = {slope.x * inverse, slope.y * inverse, constant - (slope.x * u + slope.y * v) * inverse};
-      if (f.x == 0 && f.y == 0 && f.c == 0) continue;
-      if (pieces <= kKept) {
-        for (int n = 0; n < pieces; ++n) at_boundary(scratch.kept[n], f, i, candidates, scratch.gradients);
-      } else {
-        at_boundary_of_many(pixel, f, i, scratch);
-      }
+    if (lists.is_rest(pixel, center, center)) {
+      two_neighbours(begin, pixel, center, scratch);
+    } else {
+      for (int i = 0; i < count; ++i) candidate(begin, pixel, i, whole, scratch);
     }
-    for (int i = 0; i < count; ++i) flush(at, candidates[i], scratch.gradients[i], sink);
+    for (int i = 0; i < count; ++i) out.add(at.item, at.column, at.row, candidates[i], scratch.gradients[i]);
+  }
+
+  DR_HD void candidate(int64_t begin, const PixelCandidates& pixel, int i, bool whole,
+                       const CoverageScratch& scratch) const {
+    Moments m = {1, 0, 0};
+    int pieces = 0;
+    if (!whole) m = lists.visible_moments(pixel, i, scratch.stack, scratch.kept, &pieces);
+    if (!(m.area >= kSmallestArea)) return;
+    const Line f = integrand(begin, pixel, i, m, scratch);
+    if (whole || (f.x == 0 && f.y == 0 && f.c == 0)) return;
+    if (pieces <= kKept) {
+      for (int n = 0; n < pieces; ++n) at_boundary(scratch.kept[n], f, i, pixel.list, scratch.gradients);
+    } else {
+      at_boundary_of_many(pixel, f, i, scratch);
+    }
+  }
+
+  // Two triangles that share the edge between them: its integral once, over the jump.
+  DR_HD void two_neighbours(int64_t begin, const PixelCandidates& pixel, int center,
+                            const CoverageScratch& scratch) const {
+    const int other = 1 - center;
+    int pieces = 0;
+    const Moments m = lists.visible_moments(pixel, other, scratch.stack, scratch.kept, &pieces);
+    const Moments all = pixel.square.moments();
+    Line jump = integrand(begin, pixel, center, {all.area - m.area, all.x - m.x, all.y - m.y}, scratch).times(-1);
+    if (!(m.area >= kSmallestArea)) return;
+    add_line(&jump, 1, integrand(begin, pixel, other, m, scratch));
+    for (int n = 0; n < pieces; ++n) at_boundary(scratch.kept[n], jump, other, pixel.list, scratch.gradients);
+  }
+
+  // f_i, after the gradient at a fixed middle.
+  DR_HD Line integrand(int64_t begin, const PixelCandidates& pixel, int i, const Moments& m,
+                       const CoverageScratch& scratch) const {
+    const int64_t k = begin + pixel.list[i].slot;
+    const double inverse = 1 / m.area, u = m.x * inverse, v = m.y * inverse;
+    const Line slope = at_middle(k, pixel.list[i], u, v, &scratch.gradients[i]);
+    const double constant = grad_weight.given() ? grad_weight.at(k) / pixel.square.area() : 0.0;
+    return {slope.x * inverse, slope.y * inverse, constant - (slope.x * u + slope.y * v) * inverse};
   }
 
   // Barycentrics and depth at a fixed middle; returns grad_c.
   DR_HD Line at_middle(int64_t k, const Candidate& c, double u, double v, CandidateGradient* gradient) const {
     Line grad_c = {0, 0, 0};
     const Line place = {u, v, 1};
-    if (grad_barycentrics != nullptr) {
+    if (grad_barycentrics.given()) {
       const double e0 = c.edge_at(0, u, v), e1 = c.edge_at(1, u, v),
                    inverse = reciprocal_or_zero(e0 + e1 + c.edge_at(2, u, v));
-      const double g[3] = {grad_barycentrics[2 * k], grad_barycentrics[2 * k + 1], 0};
+      const double g[3] = {grad_barycentrics.at(2 * k), grad_barycentrics.at(2 * k + 1), 0};
       const double s = (g[0] * e0 + g[1] * e1) * inverse;
       for (int n = 0; n < 3; ++n) {
         const double grad_e = (g[n] - s) * inverse;
@@ -362,9 +407,9 @@ struct CoverageBackward {
         add_line(&grad_c, grad_e * c.record->slope[n], c.side[n]);
       }
     }
-    if (grad_depth != nullptr) {
-      add_line(&gradient->depth, grad_depth[k], place);
-      add_line(&grad_c, grad_depth[k], c.depth);
+    if (grad_depth.given()) {
+      add_line(&gradient->depth, grad_depth.at(k), place);
+      add_line(&grad_c, grad_depth.at(k), c.depth);
     }
     return grad_c;
   }
@@ -401,36 +446,90 @@ struct CoverageBackward {
     }
   }
 
-  using PixelPlace = CoverageLists::PixelPlace;
-
-  DR_HD void flush(const PixelPlace& at, const Candidate& c, const CandidateGradient& g,
-                   const Sink<double>& sink) const {
-    const LocalFrame frame = LocalFrame::make(lists.viewport, at.column, at.row);
+  // From the lines of a triangle, as seen from the centre of a pixel, to its corners.
+  DR_HD_CALL void flush(int64_t item, int32_t column, int32_t row, int32_t triangle, const TriangleRecord& record,
+                        const Line side[3], const Line& depth, const CandidateGradient& g,
+                        const Sink<double>& sink) const {
+    const LocalFrame frame = LocalFrame::make(lists.viewport, column, row);
     int32_t index[3];
-    lists.mesh.indices(c.triangle, index);
-    const Vec3<double> q[3] = {frame.local(lists.mesh.vertex(at.item, index[0])),
-                               frame.local(lists.mesh.vertex(at.item, index[1])),
-                               frame.local(lists.mesh.vertex(at.item, index[2]))};
+    lists.mesh.indices(triangle, index);
+    const Vec3<double> q[3] = {frame.local(lists.mesh.vertex(item, index[0])),
+                               frame.local(lists.mesh.vertex(item, index[1])),
+                               frame.local(lists.mesh.vertex(item, index[2]))};
     Vec3<double> grad_q[3] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}};
     double grad_z[3];
-    const double inverse = 1 / c.record->determinant;
+    const double inverse = 1 / record.determinant;
     for (int k = 0; k < 3; ++k) {
       const int i = (k + 1) % 3, j = (k + 2) % 3;
       const Vec3<double> grad_e = {g.edge[k].x, g.edge[k].y, g.edge[k].c};
       cross_backward(q[i], q[j], grad_e, &grad_q[i], &grad_q[j]);
-      const Line& side = c.side[k];
-      grad_z[k] = (side.x * g.depth.x + side.y * g.depth.y + side.c * g.depth.c) * c.record->slope[k] * inverse;
-      const Vec3<double> plane = {c.depth.x, c.depth.y, c.depth.c};
+      grad_z[k] = (side[k].x * g.depth.x + side[k].y * g.depth.y + side[k].c * g.depth.c) * record.slope[k] * inverse;
+      const Vec3<double> plane = {depth.x, depth.y, depth.c};
       grad_q[k] = grad_q[k] - grad_z[k] * plane;
     }
     for (int k = 0; k < 3; ++k) {
-      const int64_t base = at.item * lists.mesh.item_stride + static_cast<int64_t>(index[k]) * 4;
+      const int64_t base = item * lists.mesh.item_stride + static_cast<int64_t>(index[k]) * 4;
       const double grad_w = grad_q[k].z + frame.shift_x * grad_q[k].x + frame.shift_y * grad_q[k].y;
       accumulate(sink, base + 0, frame.scale_x * grad_q[k].x);
       accumulate(sink, base + 1, frame.scale_y * grad_q[k].y);
       accumulate(sink, base + 2, grad_z[k]);
       accumulate(sink, base + 3, grad_w);
     }
+  }
+};
+
+// Hands the gradients of every pixel on to the corners at once.
+struct CornersAtOnce {
+  const CoverageBackward& kernel;
+  const Sink<double>& sink;
+
+  DR_HD void add(int64_t item, int32_t column, int32_t row, const Candidate& c, const CandidateGradient& g) const {
+    kernel.flush(item, column, row, c.triangle, *c.record, c.side, c.depth, g, sink);
+  }
+};
+
+// Adds up the gradients of each triangle over its pixels, relative to the first pixel of its box, and hands them on to
+// the corners when another triangle needs the place. For the CPU, where one worker goes through many pixels in a row.
+struct CornersPerTriangle {
+  static constexpr int kPlaces = 1024;
+
+  struct Place {
+    CandidateGradient sum;
+    int64_t item;
+    const TriangleRecord* record;  // null: nobody's
+    int32_t triangle;
+  };
+
+  const CoverageBackward& kernel;
+  const Sink<double>& sink;
+  Place* places;  // [kPlaces]
+
+  DR_HD void add(int64_t item, int32_t column, int32_t row, const Candidate& c, const CandidateGradient& g) const {
+    Place& place = places[c.triangle % kPlaces];
+    if (place.record != c.record) {
+      hand_on(place);
+      place = {CandidateGradient{}, item, c.record, c.triangle};
+    }
+    const double u = column - c.record->column, v = row - c.record->row;
+    for (int k = 0; k < 3; ++k) add_moved(&place.sum.edge[k], g.edge[k], u, v);
+    add_moved(&place.sum.depth, g.depth, u, v);
+  }
+
+  // A line (x, y, c) is (x, y, c + u x + v y) from a pixel u further right and v further down.
+  DR_HD static void add_moved(Line* sum, const Line& g, double u, double v) {
+    sum->x += g.x + u * g.c;
+    sum->y += g.y + v * g.c;
+    sum->c += g.c;
+  }
+
+  DR_HD void hand_on(const Place& place) const {
+    if (place.record == nullptr) return;
+    const TriangleRecord& r = *place.record;
+    kernel.flush(place.item, r.column, r.row, place.triangle, r, r.side, r.depth, place.sum, sink);
+  }
+
+  DR_HD void finish() const {
+    for (int i = 0; i < kPlaces; ++i) hand_on(places[i]);
   }
 };
 
@@ -467,8 +566,9 @@ struct CoverageBackwardWorkers {
   CoverageWorkers workers;
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
-    workers.run(begin, end, kernel.lists.offsets,
-                [&](int64_t p, const CoverageScratch& scratch) { kernel.pixel(p, scratch, sink); });
+    workers.run(begin, end, kernel.lists.offsets, [&](int64_t p, const CoverageScratch& scratch) {
+      kernel.pixel(p, scratch, CornersAtOnce{kernel, sink});
+    });
   }
 };
 

@@ -105,22 +105,32 @@ struct CoverageSetup {
   }
 };
 
-// Calls visit(pixel) for the pixels within `part`, a part of the triangle's box, that the triangle touches.
+// Calls visit(pixel) for the pixels within `part`, a part of the triangle's box, that the triangle touches: in each row
+// one run, which ends where the row leaves a side. Rounding of the ends is far below the margin.
 template <class Visit>
 DR_HD void for_each_touched_pixel(const TriangleRecord& record, const PixelBox& part, int64_t first_pixel,
                                   int32_t width, const Visit& visit) {
   Line side[3];
+  double inverse[3];
   for (int k = 0; k < 3; ++k) {
     side[k] = record.side[k].moved(part.column_begin - record.column, part.row_begin - record.row);
     side[k].c += side[k].reach() + kCandidateMargin;
+    inverse[k] = 1 / side[k].x;
   }
-  const int32_t columns = part.column_end - part.column_begin;
+  const double last_column = part.column_end - part.column_begin - 1;
   for (int32_t row = 0; row < part.row_end - part.row_begin; ++row) {
-    const double c0 = side[0].y * row + side[0].c, c1 = side[1].y * row + side[1].c, c2 = side[2].y * row + side[2].c;
-    const int64_t start = first_pixel + static_cast<int64_t>(part.row_begin + row) * width + part.column_begin;
-    for (int32_t u = 0; u < columns; ++u) {
-      if (side[0].x * u + c0 >= 0 && side[1].x * u + c1 >= 0 && side[2].x * u + c2 >= 0) visit(start + u);
+    double first = 0, last = last_column;
+    for (int k = 0; k < 3; ++k) {
+      const double value = side[k].y * row + side[k].c, zero = -value * inverse[k];
+      first = side[k].x > 0 && zero > first ? zero : first;
+      last = side[k].x < 0 && zero < last ? zero : last;
+      last = side[k].x == 0 && value < 0 ? -1.0 : last;
     }
+    if (!(first <= last)) continue;
+    const int64_t start = first_pixel + static_cast<int64_t>(part.row_begin + row) * width + part.column_begin;
+    int32_t u = static_cast<int32_t>(first);
+    u += u < first ? 1 : 0;
+    for (const int32_t end = static_cast<int32_t>(last); u <= end; ++u) visit(start + u);
   }
 }
 

@@ -65,6 +65,10 @@ struct LocalFrame {
   }
 };
 
+struct Moments {
+  double area, x, y;  // integrals of 1, u, v
+};
+
 // A pixel in its local coordinates. The frame's own border is where it should be.
 struct PixelSquare {
   double left, right, top, bottom;
@@ -75,6 +79,7 @@ struct PixelSquare {
   }
 
   DR_HD double area() const { return (right - left) * (bottom - top); }
+  DR_HD Moments moments() const { return {area(), area() * 0.5 * (left + right), area() * 0.5 * (top + bottom)}; }
 };
 
 // What the pixels of a triangle share. Lines are relative to the centre of the first pixel of its box: a triangle far
@@ -247,10 +252,6 @@ DR_HD_CALL void cut_piece(const Piece& p, const double distance[kMaximumCorners]
     if (beyond != nullptr) beyond->add(x, y, is_in ? p.label[k] : make_label(candidate, name, true));
   }
 }
-
-struct Moments {
-  double area, x, y;  // integrals of 1, u, v
-};
 
 // Relative to the first corner, so that a small piece keeps its digits.
 DR_HD void add_moments(const Piece& p, Moments* m) {

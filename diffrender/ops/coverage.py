@@ -296,9 +296,7 @@ class _CoverageBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(positions, *args):
-        *lists, grad_weight, grad_barycentrics, grad_depth = args
-        grads = [None if x is None else x.double() for x in (grad_weight, grad_barycentrics, grad_depth)]
-        grad = torch.ops.diffrender.coverage_backward(positions.double(), *lists, *grads, scatter_algorithm(positions))
+        grad = torch.ops.diffrender.coverage_backward(positions.double(), *args, scatter_algorithm(positions))
         return grad.to(positions.dtype)
 
     @staticmethod
