@@ -15,7 +15,7 @@ from torch import Tensor
 
 import diffrender as dr
 from tools.gpu.section import Section, Skipped, require
-from tools.gpu.workload import Call, calls
+from tools.gpu.workload import Call, calls, renderer_calls
 
 
 @contextlib.contextmanager
@@ -168,6 +168,7 @@ def main() -> None:
     everything = calls(section.device)
     if section.dry_run:
         everything = everything[:3]
+    everything += renderer_calls(section.device)
     device = section.device
     for call in everything:
         checks: dict[str, Callable[[], str]] = {

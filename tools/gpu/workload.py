@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,35 @@ def calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call]:
 
         result.append(Call(name, inputs, run, contract.ragged))
     return result
+
+
+def renderer_calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call]:
+    """The whole renderer with textures and lights, by each treatment of edges that waits for nothing."""
+    from diffrender import Renderer
+    from tests.support.lit_scene import SIZE, four_lights, lit_camera, lit_mesh, weights
+
+    with torch.device("cpu"):  # where the random numbers of the scene come from
+        made = lit_mesh(dtype), lit_camera(dtype), four_lights(), weights(dtype=dtype)
+    mesh, camera, cotangent = made[0].to(device), made[1].to(device), made[3].to(device)
+    lights = [light.to(device) for light in made[2]]
+
+    def call(**options: Any) -> Call:
+        renderer = Renderer(SIZE, background=0.2, **options)
+
+        def run(vertices: Tensor, albedo: Tensor) -> list[Tensor]:
+            leaves = [x.detach().requires_grad_() for x in (vertices, albedo)]
+            shown = mesh.with_vertices(leaves[0]).replace(material=mesh.material.replace(albedo=leaves[1]))
+            color = renderer(shown, camera, lights).color
+            assert color is not None
+            return [color, *torch.autograd.grad((color * cotangent).sum(), leaves)]
+
+        return Call(f"Renderer {options}", [mesh.vertices, mesh.material.albedo], run, False)
+
+    return [
+        call(edges="segments"),
+        call(edges="segments", interior="flow", recompute=False),
+        call(edges="pairs", recompute="tiles"),
+    ]
 
 
 def main() -> None:
