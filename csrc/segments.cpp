@@ -97,13 +97,15 @@ Pieces visible_pieces(const Tensor& like, Pieces&& found) {
 }
 
 // Visible pieces that the forward pass on the CPU keeps for the backward pass: how many of edges and of crossings, then
-// they themselves, if there is room for all. Few pictures have more; their backward pass walks again.
+// they themselves, if there is room for all; else -1. Few pictures have more; their backward pass walks again.
 int64_t room_for_pieces(int64_t pixels) { return 768 + pixels / 128; }
 
 Tensor nothing_kept(const Tensor& like) {
   constexpr int64_t kWords = sizeof(EdgePiece) / 8;
   const int64_t words = like.is_cuda() ? 0 : 2 + kWords * room_for_pieces(like.numel());
-  return new_zeros(like, {words}, ScalarType::Long);
+  const Tensor kept = new_zeros(like, {words}, ScalarType::Long);
+  if (words > 0) mutable_data<int64_t>(kept)[0] = -1;
+  return kept;
 }
 
 Tensor keep_pieces(const Tensor& triangle_id, const PieceList& edges, const PieceList& crossings) {

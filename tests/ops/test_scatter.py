@@ -140,7 +140,7 @@ def test_segments_with_and_without_lists_agree(scene, options, dtype):
     mesh = (*mesh, 0 if cull is None else _checks.CULL[cull])
     op = torch.ops.diffrender
     marks = op.segments_marked(*mesh)
-    (lists, pieces), (threads, _) = (
+    (lists, pieces), (threads, nothing_kept) = (
         op.antialias_segments(image, *mesh, False, *marks, algorithm) for algorithm in (0, 1)
     )
     assert not torch.equal(lists, image)
@@ -154,6 +154,8 @@ def test_segments_with_and_without_lists_agree(scene, options, dtype):
         for value, truth, need in zip(threads, lists, needs, strict=True):
             assert truth.any() == need
             assert relative_error(value, truth) < TOLERANCE[dtype]
+        again = op.antialias_segments_backward(image, *mesh, False, *marks, nothing_kept, grad, blended, *needs, 0)
+        assert all(torch.equal(a, b) for a, b in zip(again, lists, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

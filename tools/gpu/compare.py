@@ -109,7 +109,8 @@ def compare_raw(section: Section, dtype: torch.dtype) -> str:
             key = f"{name}: {op} result {k}"
             if truth.is_floating_point():
                 worst[key] = max(worst.get(key, 0.0), difference(value, truth))
-            elif "coverage_fill" not in str(op):
+            elif not (k == 1 and "antialias_segments.default" in str(op)) and "coverage_fill" not in str(op):
+                # Segments keep pieces for the backward pass on the CPU only; the order of candidates is anyone's guess.
                 require(torch.equal(value.cpu(), truth), f"{key}: integers differ")
     section.data.setdefault("raw", {})[str(dtype)] = {k: v for k, v in worst.items() if v > 0}
     # Sums over many pixels in one result make float32 lose a little more than a single value does.
