@@ -10,7 +10,7 @@ namespace {
 // As in rasterize: the GPU's way to make the lists also runs on the CPU, for tests.
 enum class Driver : int64_t { native = 0, gpu = 1 };
 
-constexpr int64_t kPixelsPerPiece = 512;                       // of the CPU
+constexpr int64_t kTileSide = 8;                               // pixels, of the CPU
 constexpr int64_t kBlockThreads = int64_t(1) << 18;            // of the GPU
 constexpr int64_t kMaximumWorkers = 32768;                     // of the GPU
 constexpr int64_t kScratchBytes = int64_t(512) * 1024 * 1024;  // for all of them
@@ -31,7 +31,14 @@ RasterMesh<double> coverage_mesh(const Tensor& positions, const Tensor& triangle
 }
 
 PixelBox* boxes_of(const Tensor& tensor) { return static_cast<PixelBox*>(tensor.mutable_data_ptr()); }
+
+// One tensor holds the records of all triangles and, behind them, the depth ranges of all triangles.
+constexpr int64_t kRecordBytes = sizeof(TriangleRecord) + sizeof(DepthRange);
+
 TriangleRecord* records_of(const Tensor& tensor) { return static_cast<TriangleRecord*>(tensor.mutable_data_ptr()); }
+DepthRange* ranges_of(const Tensor& tensor) {
+  return reinterpret_cast<DepthRange*>(records_of(tensor) + tensor.numel() / kRecordBytes);
+}
 
 // Pixel boxes (B, T, 4), records (B, T, bytes) and the number of 16 x 16 blocks in each box (B, T).
 std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, const Tensor& triangle_indices,
@@ -43,11 +50,11 @@ std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, 
   if (item_ranges.has_value()) ranges = as_contiguous(*item_ranges);
   const int64_t batch = ranges.has_value() ? ranges->size(0) : positions.size(0), count = triangles.size(0);
   const Tensor boxes = new_empty(positions, {batch, count, 4}, ScalarType::Int);
-  const Tensor records = new_empty(positions, {batch, count, sizeof(TriangleRecord)}, ScalarType::Byte);
+  const Tensor records = new_empty(positions, {batch, count, kRecordBytes}, ScalarType::Byte);
   const Tensor blocks = new_empty(positions, {batch, count}, ScalarType::Long);
   launch(positions, batch * count,
          CoverageSetup{coverage_mesh(positions, triangles, ranges, cull), Viewport<double>::make(width, height),
-                       boxes_of(boxes), records_of(records)});
+                       boxes_of(boxes), records_of(records), ranges_of(records)});
   launch(positions, batch * count, CoverageBlockCount{boxes_of(boxes), mutable_data<int64_t>(blocks)});
   return {boxes, records, blocks};
 }
@@ -102,7 +109,7 @@ Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, 
   const int64_t pixels = boxes.size(0) * height * width;
   DR_CHECK(offsets.numel() == pixels + 1, "coverage: offsets have another size");
   const Tensor places = new_empty(boxes, {pixels}, ScalarType::Long);
-  const Tensor list = new_zeros(boxes, {total}, ScalarType::Int);
+  const Tensor list = new_empty(boxes, {total}, ScalarType::Int);
   launch(boxes, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
   add_candidates(boxes, records, block_offsets, places, mutable_data<int32_t>(list), height, width);
   if (block_offsets.has_value()) {
@@ -119,6 +126,7 @@ CoverageLists coverage_lists(const Tensor& positions, const Tensor& triangles, c
   return {coverage_mesh(positions, triangles, std::nullopt, 0),
           Viewport<double>::make(width, height),
           records_of(records),
+          nullptr,
           data<int64_t>(offsets),
           data<int32_t>(list),
           merge};
@@ -151,19 +159,28 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_posi
   const int64_t total = list.numel(), pixels = offsets.numel() - 1;
   const Tensor weight = new_empty(positions, {total}), depth = new_empty(positions, {total});
   const Tensor barycentrics = new_empty(positions, {total, 2}), counts = new_zeros(offsets, {pixels});
-  const CoverageForward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width, merge),
-                               mutable_data<int64_t>(counts), mutable_data<double>(weight),
+  CoverageLists lists = coverage_lists(positions, triangles, records, offsets, list, height, width, merge);
+  lists.ranges = ranges_of(records);
+  const CoverageForward kernel{lists, mutable_data<int64_t>(counts), mutable_data<double>(weight),
                                mutable_data<double>(barycentrics), mutable_data<double>(depth)};
   if (total > 0 && positions.is_cuda()) {
     for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
       launch(positions, workers.workers, CoverageForwardWorkers{kernel, workers});
     });
   } else if (total > 0) {
-    parallel_ranges(pixels, kPixelsPerPiece, [&](int64_t begin, int64_t end) {
-      if (kernel.lists.offsets[begin] == kernel.lists.offsets[end]) return;
+    // Strips of rows, in them blocks of columns: pixels close to each other have the same triangles.
+    const int64_t strips = (height + kTileSide - 1) / kTileSide;
+    parallel_tasks(pixels / (height * width) * strips, [&](int64_t task) {
+      const int64_t first_row = task % strips * kTileSide, rows = std::min(kTileSide, height - first_row);
+      const int64_t begin = (task / strips * height + first_row) * width;
+      if (kernel.lists.offsets[begin] == kernel.lists.offsets[begin + rows * width]) return;
       const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
       const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
-      for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch);
+      for (int64_t left = 0; left < width; left += kTileSide) {
+        const int64_t columns = std::min(kTileSide, width - left);
+        for (int64_t k = 0; k < rows * columns; ++k)
+          kernel.pixel(begin + k / columns * width + left + k % columns, scratch);
+      }
     });
   }
   return {counts, weight, barycentrics, depth};
@@ -233,7 +250,7 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
   const Tensor records = new_empty(positions, {batch, triangles.size(0), sizeof(TriangleRecord)}, ScalarType::Byte);
   launch(positions, batch * triangles.size(0),
          CoverageSetup{coverage_mesh(positions, triangles, std::nullopt, 0), Viewport<double>::make(width, height),
-                       boxes_of(boxes), records_of(records)});
+                       boxes_of(boxes), records_of(records), nullptr});
   const CoverageBackward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width, false),
                                 data_or_null<uint8_t>(flags), values(gw), values(gb), values(gd)};
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);

@@ -58,6 +58,7 @@ struct CoverageLists {
   RasterMesh<double> mesh;
   Viewport<double> viewport;
   const TriangleRecord* records;  // [B, T]
+  const DepthRange* ranges;       // [B, T], forward only
   const int64_t* offsets;         // [B H W + 1]
   const int32_t* triangles;       // [N] triangles of each pixel, ascending
   bool merge;                     // pixels inside of a smooth surface are point samples
@@ -82,6 +83,22 @@ struct CoverageLists {
   // triangles of the pixel reach; 0 where neither does. On a closed surface it is that of the front faces, away from
   // the silhouette.
   DR_HD int front_winding(int64_t pixel, const PixelPlace& at) const {
+    const DepthRange* const first = ranges + at.item * mesh.triangle_count;
+    float nearest[2] = {kLargest<float>, kLargest<float>}, farthest[2] = {-kLargest<float>, -kLargest<float>};
+    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
+      if (static_cast<uint32_t>(triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      const DepthRange range = first[triangles[k]];
+      const int side = range.winding > 0 ? 1 : 0;
+      nearest[side] = range.low < nearest[side] ? range.low : nearest[side];
+      farthest[side] = range.high > farthest[side] ? range.high : farthest[side];
+    }
+    if (nearest[0] > 1e30f || nearest[1] > 1e30f) return 0;
+    if (farthest[1] < nearest[0]) return 1;
+    return farthest[0] < nearest[1] ? -1 : front_winding_here(pixel, at);
+  }
+
+  // The same by the depths in this pixel alone, instead of those in the boxes of the triangles.
+  DR_HD_CALL int front_winding_here(int64_t pixel, const PixelPlace& at) const {
     const TriangleRecord* const first = records + at.item * mesh.triangle_count;
     double nearest[2] = {kLargest<double>, kLargest<double>}, farthest[2] = {-kLargest<double>, -kLargest<double>};
     for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
@@ -107,7 +124,7 @@ struct CoverageLists {
       Candidate& c = candidates[count];
       const int32_t triangle = triangles[k];
       if (static_cast<uint32_t>(triangle) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
-      if (winding != 0 && (first[triangle].determinant > 0) != (winding > 0)) continue;
+      if (winding != 0 && ranges[at.item * mesh.triangle_count + triangle].winding != winding) continue;
       if (first[triangle].valid == 0 || !c.make(first[triangle], at.column, at.row)) continue;
       c.slot = static_cast<int32_t>(k - offsets[pixel]);
       c.triangle = triangle;

@@ -25,12 +25,14 @@ struct CoverageSetup {
   Viewport<double> viewport;
   PixelBox* boxes;          // [B, T]
   TriangleRecord* records;  // [B, T]
+  DepthRange* ranges;       // [B, T] or null
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
       const PixelBox nothing = {0, 0, 0, 0};
       boxes[i] = nothing;
       records[i] = TriangleRecord{};
+      if (ranges != nullptr) ranges[i] = DepthRange{0, 0, 0};
       const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
       int32_t first, count, index[3];
       mesh.range(item, &first, &count);
@@ -49,7 +51,11 @@ struct CoverageSetup {
       record.row = box.row_begin;
       record.valid = record.make(v, LocalFrame::make(viewport, box.column_begin, box.row_begin),
                                  box.column_end - box.column_begin, box.row_end - box.row_begin);
-      if (record.valid) boxes[i] = box;
+      if (!record.valid) return;
+      boxes[i] = box;
+      if (ranges != nullptr) {
+        ranges[i] = DepthRange::of(record, box.column_end - box.column_begin, box.row_end - box.row_begin);
+      }
     });
   }
 

@@ -122,6 +122,24 @@ struct TriangleRecord {
   }
 };
 
+// What all pixels of a triangle's box have in common, small enough to stay in a cache when many triangles are looked
+// at.
+struct DepthRange {
+  float low, high;  // bounds of the depth of its plane, rounding included
+  int32_t winding;  // sign of D
+
+  DR_HD static DepthRange of(const TriangleRecord& record, int32_t columns, int32_t rows) {
+    const double half_x = 0.5 * columns, half_y = 0.5 * rows;
+    const Line depth = record.depth.moved(half_x - 0.5, half_y - 0.5);  // from the middle of the box
+    const double reach = magnitude(depth.x) * (half_x + kGridShift) + magnitude(depth.y) * (half_y + kGridShift) +
+                         kDepthTolerance * record.depth_terms;
+    const double low = depth.c - reach, high = depth.c + reach;
+    constexpr double kRounding = 1e-6;  // of a float, and more
+    return {static_cast<float>(low - kRounding * magnitude(low)),
+            static_cast<float>(high + kRounding * magnitude(high)), record.determinant > 0 ? 1 : -1};
+  }
+};
+
 // A triangle seen from one pixel.
 struct Candidate {
   const TriangleRecord* record;

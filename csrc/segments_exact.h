@@ -48,7 +48,7 @@ struct TriangleBoxes {
         if (!is_finite(v[k])) return;
         whole = whole && v[k].w > 0 && magnitude(v[k].z) <= v[k].w;
       }
-      boxes[i] = CoverageSetup{in.mesh, in.viewport, nullptr, nullptr}.box_of(v, whole);
+      boxes[i] = CoverageSetup{in.mesh, in.viewport, nullptr, nullptr, nullptr}.box_of(v, whole);
     });
   }
 };

@@ -26,7 +26,7 @@ from .._constants import constant
 from .rasterize import Fragments
 
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
-_RECORD_BYTES = 152  # TriangleRecord of csrc/coverage_geometry.h
+_RECORD_BYTES = 164  # TriangleRecord and DepthRange of csrc/coverage_geometry.h
 
 
 class Coverage(NamedTuple):
@@ -98,7 +98,7 @@ def coverage(
         silhouettes, of crossings of surfaces and of the centroid included. It is undefined only where visibility
         changes at once on a whole line, as where two edges lie on each other.
     Memory: saves clip_positions, triangles, and of the fragments triangle_id and offsets (with merge_adjacent one byte
-        more). While it runs the list of all candidates, hidden ones too, takes 36 bytes each, and 152 a triangle.
+        more). While it runs the list of all candidates, hidden ones too, takes 36 bytes each, and 164 a triangle.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
