@@ -18,7 +18,8 @@ namespace diffrender {
 namespace {
 
 constexpr int64_t kLookupsPerChunk = 8192, kMaxChunks = 128, kDirectParts = 16;
-constexpr int64_t kDirectBytes = 512 << 10;  // a gradient below this size in double is one tile, and nothing is sorted
+constexpr int64_t kDirectBytes = 1 << 20;  // a gradient below this size in double is one tile, and nothing is sorted
+constexpr int64_t kDirectBytesOfParts = 8 << 20;        // together
 constexpr int64_t kEntriesPerRound = int64_t(1) << 23;  // bounds the memory of the sorted lookups
 constexpr int64_t kEntriesPerPart = int64_t(1) << 16;
 constexpr int64_t kTileBytes = 64 << 10;
@@ -74,7 +75,8 @@ class TextureScatter {
   // All levels of a small texture in one buffer for each part of the lookups.
   void add_directly() const {
     const int64_t size = tiled_.texel_count * n_, useful = std::max<int64_t>(per_target_ / kLookupsPerChunk, 1);
-    const int64_t parts = std::clamp<int64_t>(kDirectParts / targets_, 1, useful);
+    const int64_t affordable = kDirectBytesOfParts / std::max<int64_t>(size * int64_t(sizeof(double)), 1);
+    const int64_t parts = std::clamp<int64_t>(std::min(kDirectParts, affordable) / targets_, 1, useful);
     const std::unique_ptr<double[]> sums(new double[parts > 1 ? targets_ * parts * size : 0]);
     parallel_tasks(targets_ * parts, [&](int64_t task) {
       const int64_t target = task / parts, start = target * per_target_, part = task % parts;
