@@ -55,30 +55,33 @@ struct TextureBlock<scalar_t, true> : TextureBlock<scalar_t, false> {
   scalar_t level[kTextureBlock];     // before it is clamped to [0, last]
   scalar_t fraction[kTextureBlock];  // share of the coarser level
   int32_t fine[kTextureBlock], coarse[kTextureBlock];
-  bool between;                                           // whether any lookup has a share of the coarser level
+  bool one_level;                                         // all lookups read the same levels
+  bool between;                                           // any lookup has a share of the coarser level
   scalar_t axis_u[kTextureBlock], axis_v[kTextureBlock];  // from the first to the last tap, in texture coordinates
 };
 
 // Of the level that each lookup of a block reads.
 struct LevelSizes {
-  const int32_t *width, *height;  // [n]
+  int32_t width[kTextureBlock], height[kTextureBlock];  // of a block of one level only [0]
 };
 
 // Four texels around a position: 0 = (x0, y0), 1 = (x1, y0), 2 = (x0, y1), 3 = (x1, y1); nearest has tap 0 only.
 template <class scalar_t>
 struct TextureTaps {
-  const scalar_t* texels[kTextureBlock];  // the level that is read; of a block of one level only texels[0]
-  int32_t width[kTextureBlock];           // texels from a row of that level to the next
+  const scalar_t* texels[kTextureBlock];  // the level that is read; of a block of one level only [0]
+  int32_t width[kTextureBlock];           // texels from a row of that level to the next; likewise
   int32_t tap[4][kTextureBlock];          // texel within its level, or negative; of a square only tap 0
   int32_t regular[kTextureBlock];         // 1: a square of texels, 0: four texels, negative: some are no texels
   int32_t column[kTextureBlock], row[kTextureBlock];        // of tap 0 of a square; the faces of a cube follow in rows
   scalar_t x[kTextureBlock], y[kTextureBlock];              // fractions
   scalar_t slope_x[kTextureBlock], slope_y[kTextureBlock];  // d(x)/d(u), d(y)/d(v)
   bool one_level;                                           // the whole block reads the same level
+  bool values_only = false;                                 // column, row and slopes are not needed
 
   DR_HD const scalar_t* texels_of(int i) const { return texels[kTextureBlock == 1 || one_level ? 0 : i]; }
+  DR_HD int32_t width_of(int i) const { return width[kTextureBlock == 1 || one_level ? 0 : i]; }
   DR_HD int32_t at(int k, int i) const {
-    return regular[i] > 0 ? tap[0][i] + (k & 1) + (k >> 1) * width[i] : tap[k][i];
+    return regular[i] > 0 ? tap[0][i] + (k & 1) + (k >> 1) * width_of(i) : tap[k][i];
   }
 };
 
@@ -94,17 +97,19 @@ DR_HD void choose_levels(TextureBlock<scalar_t, true>* block, int n, int32_t las
   if constexpr (std::is_same_v<scalar_t, float>) return choose_levels_with_vectors(block, n, last, blend);
 #endif
   const scalar_t top = static_cast<scalar_t>(last);
-  int32_t between = 0;
+  int32_t between = 0, others = 0;
   for (int i = 0; i < n; ++i) {
     const scalar_t wanted = block->level[i];
     const scalar_t level = wanted > 0 ? (wanted < top ? wanted : top) : scalar_t(0);  // NaN: 0
     const int32_t fine = static_cast<int32_t>(level);
     block->fine[i] = fine;
+    others |= fine ^ block->fine[0];
     block->coarse[i] = fine < last ? fine + 1 : last;
     const scalar_t fraction = blend ? level - static_cast<scalar_t>(fine) : scalar_t(0);
     block->fraction[i] = fraction;
     between |= fraction > 0 ? 1 : 0;
   }
+  block->one_level = others == 0;
   block->between = between != 0;
 }
 
@@ -177,22 +182,19 @@ struct TextureSampler {
 
   // The four texels of tap `index` in the finer (step 0) or coarser (step 1) level.
   DR_HD_STEP void find(int64_t item, const Block& block, int n, int32_t index, int step, Taps* taps) const {
-    int32_t width[kTextureBlock], height[kTextureBlock];
-    const LevelSizes sizes{width, height};
+    LevelSizes sizes;
+    const auto set_level = [&](int i, int32_t level) {
+      sizes.width[i] = levels.level_width(level);
+      sizes.height[i] = levels.level_height(level);
+      taps->width[i] = sizes.width[i] + levels.pad_of(level);
+      taps->texels[i] = levels.texels(item, level);
+    };
     if constexpr (kMips) {
       const int32_t* const level = step == 0 ? block.fine : block.coarse;
-      int32_t others = 0;
-#pragma omp simd reduction(| : others)
-      for (int i = 0; i < n; ++i) {
-        width[i] = levels.level_width(level[i]);
-        height[i] = levels.level_height(level[i]);
-        taps->width[i] = width[i] + levels.pad_of(level[i]);
-        others |= level[i] ^ level[0];
-      }
-      for (int i = n; i < whole_vectors(n); ++i) width[i] = height[i] = taps->width[i] = 1;
-      taps->one_level = others == 0;
-      taps->texels[0] = levels.texels(item, level[0]);
-      for (int i = 1; i < n && !taps->one_level; ++i) taps->texels[i] = levels.texels(item, level[i]);
+      taps->one_level = block.one_level;
+      const int count = taps->one_level ? 1 : n;
+      for (int i = 0; i < count; ++i) set_level(i, level[i]);
+      for (int i = count; i < whole_vectors(count); ++i) sizes.width[i] = sizes.height[i] = taps->width[i] = 1;
       if (anisotropy > 1) {
         scalar_t u[kTextureBlock], v[kTextureBlock];
         const scalar_t t = tap_position(index);
@@ -206,12 +208,7 @@ struct TextureSampler {
       }
     } else {
       taps->one_level = true;
-      taps->texels[0] = levels.texels(item, 0);
-      for (int i = 0; i < whole_vectors(n); ++i) {
-        width[i] = levels.width;
-        height[i] = levels.height;
-        taps->width[i] = levels.width + levels.pad;
-      }
+      set_level(0, 0);
     }
     mapping.linear(block.u, block.v, block.face, n, sizes, taps);
   }

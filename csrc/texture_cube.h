@@ -87,7 +87,7 @@ struct CubeMapping {
   DR_HD_STEP void linear(const scalar_t* u, const scalar_t* v, const int32_t* face, int n, const LevelSizes& sizes,
                          TextureTaps<scalar_t>* taps) const {
     for (int i = 0; i < n; ++i) {
-      const int32_t size = sizes.width[i], last = size - 1;
+      const int32_t size = sizes.width[taps->one_level ? 0 : i], last = size - 1;
       const scalar_t scale = static_cast<scalar_t>(size);
       const scalar_t x = u[i] * scale - scalar_t(0.5), y = v[i] * scale - scalar_t(0.5);
       const scalar_t whole_x = std::floor(x), whole_y = std::floor(y);

@@ -79,10 +79,12 @@ struct TextureForward {
     Sampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
       typename Sampler::Block block;
       typename Sampler::Taps fine;
+      fine.values_only = true;
       scalar_t* const out = values + first * channels;
       sampler.locate(first, n, &block);
       if constexpr (kMips) {
         typename Sampler::Taps coarse;
+        coarse.values_only = true;
         const int32_t count = sampler.tap_count();
         const bool blends = sampler.blends(block);
         for (int32_t index = 0; index < count; ++index) {

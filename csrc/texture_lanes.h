@@ -10,19 +10,20 @@ using FourFloats = float __attribute__((vector_size(16), aligned(4), may_alias))
 // As one vector for each of four: four(0) ... four(kLanes - 1).
 template <class Four>
 DR_HD void transpose_columns(const Four& four, Lanes<float> columns[4]) {
-  const auto pair = [&](int l) {
+  Lanes<float> v[4];
+  for (int l = 0; l < 4; ++l) {
     const FourFloats low = four(l), high = four(l + 4);
 #if defined(__AVX__) && !defined(__clang__)
     // Out of eight numbers the compiler would make eight loads.
-    return Lanes<float>(__builtin_ia32_vinsertf128_ps256(__builtin_ia32_ps256_ps(low), high, 1));
+    v[l] = __builtin_ia32_vinsertf128_ps256(__builtin_ia32_ps256_ps(low), high, 1);
 #else
-    return Lanes<float>{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
+    v[l] = Lanes<float>{low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
 #endif
-  };
-  const Lanes<float> v0 = pair(0), v1 = pair(1), v2 = pair(2), v3 = pair(3);
+  }
   const auto low_pairs = [](auto a, auto b) { return shuffle_lanes<0, 8, 1, 9, 4, 12, 5, 13>(a, b); };
   const auto high_pairs = [](auto a, auto b) { return shuffle_lanes<2, 10, 3, 11, 6, 14, 7, 15>(a, b); };
-  const Lanes<float> t0 = low_pairs(v0, v1), t1 = high_pairs(v0, v1), t2 = low_pairs(v2, v3), t3 = high_pairs(v2, v3);
+  const Lanes<float> t0 = low_pairs(v[0], v[1]), t1 = high_pairs(v[0], v[1]), t2 = low_pairs(v[2], v[3]),
+                     t3 = high_pairs(v[2], v[3]);
   columns[0] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t0, t2);
   columns[1] = shuffle_lanes<2, 3, 10, 11, 6, 7, 14, 15>(t0, t2);
   columns[2] = shuffle_lanes<0, 1, 8, 9, 4, 5, 12, 13>(t1, t3);

@@ -136,7 +136,7 @@ void locate_with_vectors(const float* texcoords, int n, float* u, float* v, int3
 void choose_levels_with_vectors(TextureBlock<float, true>* block, int n, int32_t last, bool blend) {
   const Lanes<float> zero = {}, top = zero + static_cast<float>(last), share = zero + (blend ? 1.0f : 0.0f);
   const IntLanes last_level = IntLanes{} + last;
-  uint32_t between = 0;
+  uint32_t between = 0, others = 0;
   for (int i = 0; i < n; i += kLanes) {
     const auto wanted = load_lanes<Lanes<float>>(block->level + i);
     const Lanes<float> below = wanted < top ? wanted : top, level = wanted > 0.0f ? below : zero;
@@ -147,7 +147,9 @@ void choose_levels_with_vectors(TextureBlock<float, true>* block, int n, int32_t
     store_lanes(block->fraction + i, fraction);
     const uint32_t some = n - i < kLanes ? (1u << (n - i)) - 1 : ~0u;
     between |= some & lane_bits(fraction > 0.0f);
+    others |= some & lane_bits(fine != block->fine[0]);
   }
+  block->one_level = others == 0;
   block->between = between != 0;
 }
 
@@ -168,12 +170,14 @@ void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps) {
     const IntLanes skew = ((x.second ^ x.next) | (y.second ^ y.next)) & unpadded, square = (skew == 0) & 1;
     const IntLanes low = y.first * width, any = x.first | x.second | y.first | y.second | ok;
     const IntLanes regular = any < 0 ? outside : square;
-    store_lanes(taps->column + i, x.first);
-    store_lanes(taps->row + i, y.first);
     store_lanes(taps->x + i, x.fraction);
     store_lanes(taps->y + i, y.fraction);
-    store_lanes(taps->slope_x + i, x.slope);
-    store_lanes(taps->slope_y + i, y.slope);
+    if (!taps->values_only) {
+      store_lanes(taps->column + i, x.first);
+      store_lanes(taps->row + i, y.first);
+      store_lanes(taps->slope_x + i, x.slope);
+      store_lanes(taps->slope_y + i, y.slope);
+    }
     store_lanes(taps->regular + i, regular);
     store_lanes(taps->tap[0] + i, (x.first | y.first | ok) < 0 ? outside : low + x.first);
     if (!any_lane(regular <= 0)) continue;

@@ -54,7 +54,7 @@ struct PlaneBlock {
   const float *u, *v;    // [n]
   const int32_t* valid;  // [n]
   int n;                 // all arrays go on to a multiple of kLanes
-  LevelSizes sizes;
+  const LevelSizes& sizes;
   TextureWrap wrap_u, wrap_v;
 };
 
@@ -118,10 +118,10 @@ struct PlaneMapping {
   }
 
   template <class Wrap>
-  DR_HD_STEP static void along(const scalar_t* coordinate, const int32_t* size, int n, int32_t* first, int32_t* second,
-                               scalar_t* fraction, scalar_t* slope, const Wrap& wrap) {
+  DR_HD_STEP static void along(const scalar_t* coordinate, const int32_t* size, int stride, int n, int32_t* first,
+                               int32_t* second, scalar_t* fraction, scalar_t* slope, const Wrap& wrap) {
     for (int i = 0; i < n; ++i) {
-      const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], size[i]);
+      const WrappedAxis<scalar_t> wrapped = wrap(coordinate[i], size[i * stride]);
       first[i] = wrapped.first;
       second[i] = wrapped.second;
       fraction[i] = wrapped.fraction;
@@ -129,10 +129,10 @@ struct PlaneMapping {
     }
   }
 
-  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, int n, int32_t* first,
-                              int32_t* second, scalar_t* fraction, scalar_t* slope) {
+  DR_HD static void wrap_axis(TextureWrap wrap, const scalar_t* coordinate, const int32_t* size, int stride, int n,
+                              int32_t* first, int32_t* second, scalar_t* fraction, scalar_t* slope) {
     using Axis = WrappedAxis<scalar_t>;
-    const auto go = [&](const auto& rule) { along(coordinate, size, n, first, second, fraction, slope, rule); };
+    const auto go = [&](const auto& rule) { along(coordinate, size, stride, n, first, second, fraction, slope, rule); };
     switch (wrap) {
       case TextureWrap::repeat:
         go([](scalar_t c, int32_t s) { return Axis::repeat(c, s); });
@@ -157,25 +157,26 @@ struct PlaneMapping {
     }
 #endif
     int32_t second_column[kTextureBlock], second_row[kTextureBlock];
-    wrap_axis(wrap_u, u, sizes.width, n, taps->column, second_column, taps->x, taps->slope_x);
-    wrap_axis(wrap_v, v, sizes.height, n, taps->row, second_row, taps->y, taps->slope_y);
+    const int stride = taps->one_level ? 0 : 1;
+    wrap_axis(wrap_u, u, sizes.width, stride, n, taps->column, second_column, taps->x, taps->slope_x);
+    wrap_axis(wrap_v, v, sizes.height, stride, n, taps->row, second_row, taps->y, taps->slope_y);
     int32_t others = 0;
     for (int i = 0; i < n; ++i) {
       const int32_t x0 = taps->column[i], x1 = second_column[i], y0 = taps->row[i], y1 = second_row[i], ok = valid[i];
       const int32_t any = x0 | x1 | y0 | y1 | ok;
       // A pair that wraps around or lies on the last texel is no square, unless its second texel stands behind it.
-      const bool padded = taps->width[i] != sizes.width[i];
+      const bool padded = taps->width_of(i) != sizes.width[i * stride];
       const int32_t skew = (x1 - x0 - 1) | (y1 - y0 - 1), square = padded || skew == 0 ? 1 : 0;
-      taps->tap[0][i] = (x0 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width[i] + x0;
+      taps->tap[0][i] = (x0 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width_of(i) + x0;
       taps->regular[i] = any < 0 ? kTapOutside : square;
       others |= taps->regular[i] - 1;
     }
     if (others == 0) return;
     for (int i = 0; i < n; ++i) {
       const int32_t x0 = taps->column[i], x1 = second_column[i], y0 = taps->row[i], y1 = second_row[i], ok = valid[i];
-      taps->tap[1][i] = (x1 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width[i] + x1;
-      taps->tap[2][i] = (x0 | y1 | ok) < 0 ? kTapOutside : y1 * taps->width[i] + x0;
-      taps->tap[3][i] = (x1 | y1 | ok) < 0 ? kTapOutside : y1 * taps->width[i] + x1;
+      taps->tap[1][i] = (x1 | y0 | ok) < 0 ? kTapOutside : y0 * taps->width_of(i) + x1;
+      taps->tap[2][i] = (x0 | y1 | ok) < 0 ? kTapOutside : y1 * taps->width_of(i) + x0;
+      taps->tap[3][i] = (x1 | y1 | ok) < 0 ? kTapOutside : y1 * taps->width_of(i) + x1;
     }
   }
 

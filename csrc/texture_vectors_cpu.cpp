@@ -63,8 +63,9 @@ struct TexelLanes {
 
   // Any lookups: of several levels, or no squares. What is no texel counts by the rule of read_texels.
   __attribute__((noinline)) void load_each(const TextureTaps<float>& taps, int i) {
-    const IntLanes regular = load_lanes<IntLanes>(taps.regular + i), width = load_lanes<IntLanes>(taps.width + i);
-    const IntLanes first = load_lanes<IntLanes>(taps.tap[0] + i), none = {};
+    const IntLanes regular = load_lanes<IntLanes>(taps.regular + i), none = {};
+    const IntLanes first = load_lanes<IntLanes>(taps.tap[0] + i);
+    const IntLanes width = taps.one_level ? none + taps.width[0] : load_lanes<IntLanes>(taps.width + i);
     IntLanes tap[4], all = regular;
     for (int k = 0; k < 4; ++k) {
       const IntLanes of_square = first + (k & 1) + (k >> 1) * width;
@@ -157,7 +158,7 @@ void mix_over_lookups(const TextureMix<float>& mix, int n, float* out) {
 template <int kChannels>
 DR_INLINE FourFloats mix_square(const TextureTaps<float>& taps, int i) {
   const float* const low = taps.texels_of(i) + static_cast<int64_t>(taps.tap[0][i]) * kChannels;
-  const float* const high = low + static_cast<int64_t>(taps.width[i]) * kChannels;
+  const float* const high = low + static_cast<int64_t>(taps.width_of(i)) * kChannels;
   const float y = taps.y[i];
   const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
   const FourFloats left = low_left + y * (high_left - low_left);
