@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--channels", type=int, nargs="+", default=[1, 2, 3, 4, 16, 64])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
-    parser.add_argument("--repeat", type=int, default=5, help="slots of every cell")
+    parser.add_argument("--repeat", type=int, default=7, help="slots of every cell, at most")
+    parser.add_argument("--seconds", type=float, default=2.0, help="after these no further slot of a cell begins")
     parser.add_argument("--max-gib", type=float, default=12.0, help="leave out cells that need more memory")
     parser.add_argument("--json", type=Path, help="write the samples here")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"left out: texture {size}, {channels} channels need {need:.1f} GiB (--max-gib)", flush=True)
                 continue
             for pattern in options.patterns:
-                records += measure_cell(size, channels, pattern, options.lookups, options.threads, options.repeat)
+                slots = (options.repeat, options.seconds)
+                records += measure_cell(size, channels, pattern, options.lookups, options.threads, slots)
                 print(records[-1]["label"], "done", file=sys.stderr, flush=True)
                 write(records, options.json, options.markdown)
     print(markdown(records))
@@ -69,9 +71,12 @@ def write(records: list[dict], json_path: Path | None, markdown_path: Path | Non
 
 
 def measure_cell(
-    size: int, channels: int, pattern: str, lookups: int, threads: Sequence[int], repeat: int
+    size: int, channels: int, pattern: str, lookups: int, threads: Sequence[int], slots: tuple[int, float]
 ) -> list[dict]:
-    """All actions at one texture size, channel count and pattern of lookups, for each number of threads."""
+    """All actions at one texture size, channel count and pattern of lookups, for each number of threads.
+
+    slots: how many at most, and after how many seconds no further one begins.
+    """
     contestants = make_contestants(size, channels, pattern, lookups)
     records = []
     for count in threads:
@@ -79,9 +84,11 @@ def measure_cell(
         samples: dict[str, list[float]] = {name: [] for name in contestants}
         for call in contestants.values():
             call()
-        for _ in range(repeat):
+        start, slot = time.perf_counter(), 0
+        while slot == 0 or (slot < slots[0] and time.perf_counter() - start < slots[1]):
             for name, call in contestants.items():
                 samples[name].append(measure(call, processor_time=count == 1))
+            slot += 1
         label = f"{size} {channels} {pattern} {count}"
         records.append(
             {"label": label, "size": size, "channels": channels, "pattern": pattern, "threads": count, "ms": samples}

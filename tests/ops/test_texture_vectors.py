@@ -7,7 +7,7 @@ import diffrender as dr
 from tests.ops.test_texture import FILTERS, WRAPS
 from tests.support.vocabulary import relative_error, rnd, uniform
 
-F64 = torch.float64
+F32, F64 = torch.float32, torch.float64
 LOOKUPS = 147  # more than two blocks, and no multiple of a vector
 MODES = {
     "linear": {},
@@ -42,6 +42,56 @@ def test_vectors_equal_the_portable_kernel_bit_for_bit(mode, channels):
         assert torch.equal(grad_block.view(LOOKUPS, 2), grad_one.view(LOOKUPS, 2))
 
 
+def values_and_gradient(texels, uv, cotangent, steps=None, **options):
+    leaf = uv.clone().requires_grad_()
+    values = dr.texture(texels, leaf, texcoord_derivatives=steps, **options)
+    return values, torch.autograd.grad(values, leaf, cotangent)[0]
+
+
+@pytest.mark.parametrize("wrap", [*WRAPS, ("repeat", "mirror")])
+@pytest.mark.parametrize("mode", MODES)
+def test_many_lookups_of_a_small_texture_equal_few_bit_for_bit(mode, wrap):
+    """Many lookups read small levels from copies with a border, few read the levels themselves."""
+    options = {k: v for k, v in MODES[mode].items() if k != "derivatives"}
+    for channels, size, dtype in (
+        (1, (9, 6), F32),
+        (2, (1, 7), F32),
+        (3, (6, 9), F32),
+        (9, (5, 5), F32),
+        (2, (8, 3), F64),
+    ):
+        texels = rnd(2, *size, channels, dtype=dtype)
+        uv = uniform(2, 40, 13, 2, low=-1.2, high=2.2, seed=1, dtype=dtype)
+        uv[0, 3, 5, 0] = float("nan")
+        steps = 0.2 * rnd(2, 40, 13, 4, seed=2, dtype=dtype) if "derivatives" in MODES[mode] else None
+        cotangent = rnd(2, 40, 13, channels, seed=3, dtype=dtype)
+        values, grad = values_and_gradient(texels, uv, cotangent, steps, wrap=wrap, **options)
+        assert grad.any()
+        for k in range(40):
+            one = None if steps is None else steps[:, k : k + 1]
+            few = values_and_gradient(texels, uv[:, k : k + 1], cotangent[:, k : k + 1], one, wrap=wrap, **options)
+            assert torch.equal(few[0], values[:, k : k + 1])
+            assert torch.equal(few[1], grad[:, k : k + 1])
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("order", ["in_a_row", "all_over"])
+def test_one_channel_equals_the_first_of_two_bit_for_bit(order, wrap):
+    """One channel without mips has a loop of its own, which asks ahead for texels of a large texture."""
+    texels = rnd(2, 300, 450, 2)
+    uv = uniform(2, 37, 61, 2, low=-1.2, high=2.2, seed=1)
+    if order == "in_a_row":
+        uv = uv.sort(2).values
+    uv[1, 20, 30] = float("inf")
+    cotangent = torch.zeros(2, 37, 61, 2)
+    cotangent[..., 0] = rnd(2, 37, 61, seed=3)
+    both, grad_both = values_and_gradient(texels, uv, cotangent, wrap=wrap)
+    one, grad_one = values_and_gradient(texels[..., :1], uv, cotangent[..., :1], wrap=wrap)
+    assert grad_one.any()
+    assert torch.equal(one, both[..., :1])
+    assert torch.equal(grad_one, grad_both)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 7, 16])
 def test_vectors_of_float32_follow_the_scalars_of_float64(mode, channels):
@@ -50,7 +100,7 @@ def test_vectors_of_float32_follow_the_scalars_of_float64(mode, channels):
     results = []
     for dtype in (torch.float32, F64):
         leaves = [x.to(dtype).requires_grad_() for x in (texels, uv, steps)]
-        value = look_up(*leaves, **MODES[mode])
+        value = look_up(leaves[0], leaves[1], leaves[2], **MODES[mode])
         grads = torch.autograd.grad((value * rnd(*value.shape, seed=3, dtype=dtype)).sum(), leaves, allow_unused=True)
         results.append([value, *(grad for grad in grads if grad is not None)])
     for single, double in zip(*results, strict=True):
