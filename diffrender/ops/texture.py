@@ -74,8 +74,8 @@ def texture(
     Gradients: exact to texture, mips (to the texture where they are built from it), texcoords, texcoord_derivatives,
     level and level_bias. A clamped level has none, nearest gives none but to the texture, and mip_nearest none to the
     level. For NaN and infinite texcoords all are 0. Sums of many pixels on one texel are made in double precision.
-    Memory: saves the arguments, and the mips if it built them (a third of the texture). On the CPU a call also works on a
-    copy of levels that are small next to the number of lookups.
+    Memory: saves the arguments, and the mips if it built them (a third of the texture). On the CPU a call also
+        works on copies of levels that are small next to the number of lookups.
 
     Raises:
         TypeError, ValueError: a wrong type, shape, device or mode.
