@@ -1,5 +1,5 @@
-"""Cases D for antialias(method="segments"), with both ways to decide visibility where they differ. What a case asks of
-layouts, subsets of gradients and in-place changes (D13, D16, D19, D20) the contract table asks of this method too."""
+"""Cases D for antialias(method="segments"), with both ways to decide visibility where they differ. The contract table
+asks of this method too what cases ask of layouts, subsets of gradients and in-place changes."""
 
 import functools
 import itertools
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import diffrender as dr
-from tests.cases.test_cases_d import F64, SQUARE, sliver_and_star_scene, small_scene, square
+from tests.cases.test_cases_d import F64, SQUARE, layouts, sliver_and_star_scene, small_scene, square
 from tests.support.scenes import cube, icosphere, perspective, rigid, to_clip
 from tests.support.vocabulary import P, as_index, fd, g, itp, mask, ras, rnd, uniform
 
@@ -221,3 +221,98 @@ def test_d22_paths_add_up_and_nothing_is_remembered():
     leaf.grad = None
     loss(leaf, leaf).backward()
     torch.testing.assert_close(leaf.grad, g(lambda x: loss(x, x), moved), rtol=1e-12, atol=1e-12)
+
+
+def test_d07_degenerate_elements_neither_get_nor_change_a_gradient():
+    """Fault: normalising a zero vector (here the direction of an edge) gives NaN. An isolated vertex, a triangle of one
+    point and one whose corners lie on a line."""
+    size = (24, 24)
+    good = torch.tensor([[-0.7, -0.6, 0.1, 1.0], [0.8, -0.5, 0.2, 1.1], [0.1, 0.7, -0.1, 0.9]], dtype=F64)
+    bad = torch.tensor([[0.9, 0.9, 0, 1]] + [[0.3, 0.2, -0.3, 1]] * 3, dtype=F64)
+    line = torch.tensor([[-0.5, 0.5, -0.3, 1], [0, 0.25, -0.3, 1], [0.5, 0, -0.3, 1]], dtype=F64)
+    positions, triangle = torch.cat([good, bad, line]), torch.tensor([[0, 1, 2]])
+    everything = torch.cat([triangle, torch.tensor([[4, 5, 6], [7, 8, 9]])])
+    values, weights = uniform(len(positions), 3, seed=1, dtype=F64), rnd(1, *size, 3, seed=2, dtype=F64)
+
+    def gradient(triangles, visibility):
+        return g(lambda x: (weights * render(x, triangles, values, *size, visibility=visibility)).sum(), positions)
+
+    for visibility in ("window", "exact"):
+        grad, grad_good = gradient(everything, visibility), gradient(triangle, visibility)
+        assert grad_good[:3].any()
+        assert (grad[3:] == 0).all()
+        torch.testing.assert_close(grad[:3], grad_good[:3], rtol=1e-12, atol=1e-12)
+
+
+def scene_of_arguments():
+    """What antialias takes, with something to see, and a cotangent."""
+    clip, triangles, attributes = small_scene(batch=2)
+    fragments = dr.rasterize(clip, as_index(triangles), (22, 26))
+    image = dr.interpolate(attributes, as_index(triangles), fragments).detach()
+    return image, fragments, clip, as_index(triangles), rnd(2, 22, 26, 3, seed=5, dtype=F64)
+
+
+@both
+def test_d13_layout_of_inputs_and_cotangents_does_not_matter(visibility):
+    """Fault: a raw pointer is read as dense; image or gradient are silently wrong."""
+    image, fragments, clip, triangles, weights = scene_of_arguments()
+
+    def results(image, ids, clip, triangles, head):
+        leaves = [x.detach().requires_grad_() for x in (image, clip)]
+        blended = dr.antialias(
+            leaves[0], fragments._replace(triangle_id=ids), leaves[1], triangles, visibility=visibility
+        )
+        return blended.detach(), *torch.autograd.grad(head(blended), leaves)
+
+    permuted = weights.permute(0, 3, 1, 2).contiguous()
+    arguments = (image, fragments.triangle_id, clip, triangles)
+    for head, same in (
+        (lambda x: x.sum(), lambda x: (x * torch.ones_like(weights)).sum()),
+        (lambda x: (x.permute(0, 3, 1, 2) * permuted).sum(), lambda x: (x * weights).sum()),
+    ):
+        dense = results(*arguments, same)
+        assert all(torch.equal(a, b) for a, b in zip(results(*arguments, head), dense, strict=True))
+        for which, argument in enumerate(arguments):
+            for view in layouts(argument):
+                changed = results(*arguments[:which], view, *arguments[which + 1 :], head)
+                assert all(torch.equal(a, b) for a, b in zip(changed, dense, strict=True)), which
+
+
+@both
+def test_d16_inputs_are_left_alone_and_later_changes_are_noticed(visibility):
+    """Fault: the op edits its input, or keeps it where autograd cannot see that the user changed it."""
+    image, fragments, clip, triangles, weights = scene_of_arguments()
+    before = [t.clone() for t in (image, fragments.triangle_id, clip, triangles)]
+    for which in range(2):
+        leaves = [x.clone().requires_grad_() for x in (image, clip)]
+        changed = [x * 1 for x in leaves]
+        blended = dr.antialias(changed[0], fragments, changed[1], triangles, visibility=visibility)
+        torch.autograd.grad(blended, leaves, weights, retain_graph=True)
+        with torch.no_grad():
+            changed[which].mul_(10)
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            torch.autograd.grad(blended, leaves, weights)
+    after = (image, fragments.triangle_id, clip, triangles)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_d19_the_picture_is_the_only_output_and_has_its_gradient():
+    """Fault: an output is in the graph but its cotangent is ignored. The one that the op has, to both of its inputs:
+    the blend is linear in the image, and moving what has one colour against black is exact."""
+    image, fragments, clip, triangles, weights = scene_of_arguments()
+    direction = rnd(*image.shape, seed=6, dtype=F64)
+
+    def loss(x):
+        return (weights * dr.antialias(x, fragments, clip, triangles)).sum()
+
+    slope = (g(loss, image) * direction).sum()
+    assert abs(slope - fd(loss, image, direction, 1e-3)) < 1e-8 * abs(slope)
+    positions, move = square(32, 32, 8.3, 9.2, 20.6, 22.9, dtype=F64), rnd(4, 4, seed=7, dtype=F64)
+    move[:, 2:] = 0
+
+    def area(pos):
+        r = ras(pos, SQUARE, 32, 32)
+        return aa(mask(r, F64), r, pos, SQUARE).sum()
+
+    slope = (g(area, positions) * move).sum()
+    assert abs(slope - fd(area, positions, move, 1e-4)) < 1e-5 * abs(slope)
