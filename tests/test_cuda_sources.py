@@ -132,6 +132,37 @@ def test_report_reads_what_ptxas_says():
     assert cuda_report.cell(single) == "40 / 24 / 24"
 
 
+def test_report_compiles_once_and_names_what_spills(monkeypatch, tmp_path, capsys):
+    """From end to end, with a compiler that only prints; a second run finds the log of the first."""
+    if shutil.which("c++filt") is None:
+        pytest.skip("no c++filt")
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    compiler, calls = folder / "nvcc", tmp_path / "calls"
+    compiler.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = --list-gpu-arch ] && { echo compute_80; exit 0; }\n'
+        f"echo called >> {calls}\n"
+        'while [ "$1" != -MF ]; do shift; done\n'
+        f'touch "$4"; echo "$4: " > "$2"; cat {tmp_path / "log"}\n'
+    )
+    compiler.chmod(0o755)
+    (tmp_path / "log").write_text(LOG)
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "a.cu").touch()
+    monkeypatch.setattr(cuda_report, "ROOT", tmp_path)
+    monkeypatch.setattr(build_library, "find_nvcc", lambda: str(compiler))
+    monkeypatch.setattr(sys, "argv", ["cuda_report", "--check"])
+    for _ in range(2):
+        assert cuda_report.main() == 1
+        printed = capsys.readouterr()
+        assert "| sm_80 |" in printed.out
+        assert "40 / 24 / 24" in printed.out
+        assert printed.err.count("float32 kernel spills") == 1
+        assert "float32 kernel spills on sm_80: void kernel<float>" in printed.err
+    assert calls.read_text() == "called\n"
+
+
 def test_report_names_kernels_by_their_functor():
     if shutil.which("c++filt") is None:
         pytest.skip("no c++filt")

@@ -111,7 +111,7 @@ def collect(archs: list[str], prefixes: list[str]) -> list[Kernel]:
     for job in compilations(archs, prefixes):
         log = ROOT / f"{job.output}.log"
         if build_library.is_stale(job, ROOT) or not log.is_file():
-            _, result, seconds = build_library.compile_one(job, ROOT)
+            result, seconds = build_library.compile_one(job, ROOT)
             if result.returncode != 0:
                 raise BuildError(f"{job.label} failed:\n{result.stdout}")
             log.write_text(result.stdout)
