@@ -115,7 +115,7 @@ struct Footprint {
     for (int i = 0; i < n; ++i) levels[i] = major_level(steps + 4 * i, width, height);
   }
 
-  DR_HD static scalar_t major_level(const scalar_t* step, scalar_t width, scalar_t height) {
+  DR_HD_STEP static scalar_t major_level(const scalar_t* step, scalar_t width, scalar_t height) {
     const scalar_t x_X = step[0] * width, x_Y = step[1] * width, y_X = step[2] * height, y_Y = step[3] * height;
     const scalar_t square = squared_major(x_X, x_Y, y_X, y_Y, [](scalar_t x) { return std::sqrt(x); });
     if (square > kSmallSquare && square < kLargeSquare) return scalar_t(0.5) * log2_normal(square);

@@ -14,11 +14,11 @@
 namespace diffrender {
 
 // `levels` with the base and the mips replaced by padded copies, each if it is small next to the number of lookups.
-// storage: what holds them, for as long as the result is used.
+// storage: what holds them, for as long as the result is used. Cold: compiled for size, which takes less time.
 template <class scalar_t>
-TextureLevels<scalar_t> pad_small_levels(const TextureLevels<scalar_t>& levels, const TextureShape& shape,
-                                         TextureWrap wrap_u, TextureWrap wrap_v, int64_t lookups, const Tensor& like,
-                                         std::optional<Tensor>* storage) {
+[[gnu::cold]] TextureLevels<scalar_t> pad_small_levels(const TextureLevels<scalar_t>& levels, const TextureShape& shape,
+                                                       TextureWrap wrap_u, TextureWrap wrap_v, int64_t lookups,
+                                                       const Tensor& like, std::optional<Tensor>* storage) {
   TextureLevels<scalar_t> padded = levels;
   if (like.is_cuda() || wrap_u == TextureWrap::zero || wrap_v == TextureWrap::zero) return padded;
   const bool pad_base = shape.batch * shape.level_size(0) <= lookups / 8;
