@@ -80,8 +80,9 @@ std::tuple<Tensor, Tensor> prefilter_environment(const Tensor& energies, const T
   dispatch_width(pyramid, driver, [&](auto zero) {
     using T = decltype(zero);
     using scalar_t = ScalarOf<T>;
+    const EnvironmentFilter<T> filter = sizes.filter<T>(nodes);
     for_channels(channels, [&](auto count, int32_t first) {
-      const PrefilterForward<T, decltype(count)::value> kernel{sizes.filter<T>(nodes),
+      const PrefilterForward<T, decltype(count)::value> kernel{filter,
                                                                data<scalar_t>(pyramid),
                                                                mutable_data<scalar_t>(values),
                                                                mutable_data<scalar_t>(total),
@@ -116,10 +117,11 @@ Tensor prefilter_environment_backward(const Tensor& grad_output, const Tensor& t
   dispatch_width(grad, driver, [&](auto zero) {
     using T = decltype(zero);
     using scalar_t = ScalarOf<T>;
+    const EnvironmentFilter<T> filter = sizes.filter<T>(nodes);
     for_channels(channels, [&](auto count, int32_t first) {
       const PrefilterBackward<T, decltype(count)::value> kernel{
-          sizes.filter<T>(nodes), data<scalar_t>(grad_values),    data<scalar_t>(total),
-          sizes.texels(),         static_cast<int32_t>(channels), first};
+          filter,         data<scalar_t>(grad_values),    data<scalar_t>(total),
+          sizes.texels(), static_cast<int32_t>(channels), first};
       if constexpr (PacketIo<T>::kWidth == 1) {
         launch_scatter<scalar_t>(grad, batch, texels, static_cast<ScatterAlgorithm>(scatter), kernel,
                                  kAdditionsPerTexel * texels);

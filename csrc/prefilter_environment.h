@@ -28,7 +28,7 @@ struct FilterBands {
   scalar_t reach[kLevels];                  // below this distance from a texel its children may matter
 
   // Texels of level m are used where half their diagonal is below `tolerance` times the distance over which w varies.
-  static FilterBands make(int64_t size, int32_t levels, double alpha_squared, double tolerance) {
+  [[gnu::noinline]] static FilterBands make(int64_t size, int32_t levels, double alpha_squared, double tolerance) {
     constexpr double kHorizon = 2;  // squared chord of a right angle
     const double rest = 1 - alpha_squared;
     const double width = rest > 0 && 4 * alpha_squared < rest ? 4 * alpha_squared / rest : 1;
