@@ -210,7 +210,7 @@ struct RasterizeBackwardRows {
       if (++count == kLanes) flush_pixels();
     }
 
-    void flush_pixels() {
+    [[gnu::noinline]] void flush_pixels() {
       if (count == 0) return;
       LaneCorners c;
       const Values center_x = load_lanes<Values>(fx), center_y = load_lanes<Values>(fy);
