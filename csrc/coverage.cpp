@@ -3,6 +3,7 @@
 
 #include "core/launch.h"
 #include "core/tensor.h"
+#include "coverage_backward.h"
 
 namespace diffrender {
 namespace {

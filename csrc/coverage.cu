@@ -1,6 +1,7 @@
 #include "coverage.h"
 
 #include "core/launch_cuda.cuh"
+#include "coverage_backward.h"
 
 DR_INSTANTIATE_LAUNCH(diffrender::CoverageSetup)
 DR_INSTANTIATE_LAUNCH(diffrender::CoverageBlockCount)

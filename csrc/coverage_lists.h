@@ -1,0 +1,234 @@
+// What one pixel shows of each of its candidates, for coverage and its derivative.
+#pragma once
+
+#include "coverage_candidates.h"
+
+namespace diffrender {
+
+// Gradient of a pixel to the lines of one candidate.
+struct CandidateGradient {
+  Line edge[3], depth;
+};
+
+DR_HD void add_line(Line* sum, double factor, Line line) {
+  sum->x += factor * line.x;
+  sum->y += factor * line.y;
+  sum->c += factor * line.c;
+}
+
+constexpr int kKept = 4;  // pieces of a region that the backward pass keeps from its first walk to its second
+
+// Working memory of one worker, for pixels of up to `capacity` candidates.
+struct CoverageScratch {
+  Candidate* candidates;         // [capacity]
+  CandidateGradient* gradients;  // [capacity]
+  Piece* kept;                   // [kKept]
+  Piece* stack;                  // [stack_bound(capacity)]
+
+  DR_HD static int64_t bytes(int64_t capacity) {
+    return capacity * static_cast<int64_t>(sizeof(Candidate) + sizeof(CandidateGradient)) +
+           (kKept + stack_bound(capacity)) * static_cast<int64_t>(sizeof(Piece));
+  }
+
+  DR_HD static CoverageScratch at(uint8_t* memory, int64_t capacity) {
+    CoverageScratch s;
+    s.candidates = reinterpret_cast<Candidate*>(memory);
+    s.gradients = reinterpret_cast<CandidateGradient*>(s.candidates + capacity);
+    s.kept = reinterpret_cast<Piece*>(s.gradients + capacity);
+    s.stack = s.kept + kKept;
+    return s;
+  }
+};
+
+// Lists of triangles per pixel, and what is common to forward and backward: the candidates that can be seen.
+struct CoverageLists {
+  RasterMesh<double> mesh;
+  Viewport<double> viewport;
+  const TriangleRecord* records;  // [B, T]
+  const DepthRange* ranges;       // [B, T], forward only
+  const int64_t* offsets;         // [B H W + 1]
+  const int32_t* triangles;       // [N] triangles of each pixel, ascending
+  bool merge;                     // pixels inside of a smooth surface are point samples
+
+  struct PixelPlace {
+    int64_t item;
+    int32_t column, row;
+  };
+
+  DR_HD PixelPlace place(int64_t pixel) const {
+    const int64_t per_item = static_cast<int64_t>(viewport.width) * viewport.height, item = pixel / per_item;
+    const int64_t within = pixel - item * per_item;
+    const int32_t row = static_cast<int32_t>(within / viewport.width);
+    return {item, static_cast<int32_t>(within - static_cast<int64_t>(row) * viewport.width), row};
+  }
+
+  DR_HD PixelSquare square(const PixelPlace& at) const {
+    return PixelSquare::make(at.column, at.row, viewport.width, viewport.height);
+  }
+
+  // Which winding, as the sign of D, lies in front of the other on the whole pixel, wherever the planes of all
+  // triangles of the pixel reach; 0 where neither does. On a closed surface it is that of the front faces, away from
+  // the silhouette.
+  DR_HD int front_winding(int64_t pixel, const PixelPlace& at) const {
+    const DepthRange* const first = ranges + at.item * mesh.triangle_count;
+    float nearest[2] = {kLargest<float>, kLargest<float>}, farthest[2] = {-kLargest<float>, -kLargest<float>};
+    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
+      if (static_cast<uint32_t>(triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      const DepthRange range = first[triangles[k]];
+      const int side = range.winding > 0 ? 1 : 0;
+      nearest[side] = range.low < nearest[side] ? range.low : nearest[side];
+      farthest[side] = range.high > farthest[side] ? range.high : farthest[side];
+    }
+    if (nearest[0] > 1e30f || nearest[1] > 1e30f) return 0;
+    if (farthest[1] < nearest[0]) return 1;
+    return farthest[0] < nearest[1] ? -1 : front_winding_here(pixel, at);
+  }
+
+  // The same by the depths in this pixel alone, instead of those in the boxes of the triangles.
+  DR_HD_CALL int front_winding_here(int64_t pixel, const PixelPlace& at) const {
+    const TriangleRecord* const first = records + at.item * mesh.triangle_count;
+    double nearest[2] = {kLargest<double>, kLargest<double>}, farthest[2] = {-kLargest<double>, -kLargest<double>};
+    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
+      if (static_cast<uint32_t>(triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      const TriangleRecord& record = first[triangles[k]];
+      const Line depth = record.depth.moved(at.column - record.column, at.row - record.row);
+      const double noise = kDepthTolerance * record.depth_terms;
+      const int side = record.determinant > 0 ? 1 : 0;
+      const double low = depth.smallest() - noise, high = depth.largest() + noise;
+      nearest[side] = low < nearest[side] ? low : nearest[side];
+      farthest[side] = high > farthest[side] ? high : farthest[side];
+    }
+    if (nearest[0] > 1e300 || nearest[1] > 1e300) return 0;
+    return farthest[1] < nearest[0] ? 1 : (farthest[0] < nearest[1] ? -1 : 0);
+  }
+
+  // Candidates that reach into the pixel, less those that lie behind one that covers all of it. `winding` = only those
+  // whose D has this sign; 0 for all.
+  DR_HD int collect(int64_t pixel, const PixelPlace& at, int winding, Candidate* candidates) const {
+    const TriangleRecord* const first = records + at.item * mesh.triangle_count;
+    int count = 0, cover = -1;
+    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
+      Candidate& c = candidates[count];
+      const int32_t triangle = triangles[k];
+      if (static_cast<uint32_t>(triangle) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      if (winding != 0 && ranges[at.item * mesh.triangle_count + triangle].winding != winding) continue;
+      if (first[triangle].valid == 0 || !c.make(first[triangle], at.column, at.row)) continue;
+      c.slot = static_cast<int32_t>(k - offsets[pixel]);
+      c.triangle = triangle;
+      if (c.sides == 0 && (cover < 0 || c.depth.c < candidates[cover].depth.c)) cover = count;
+      ++count;
+    }
+    if (cover < 0 || count == 1) return count;
+    const Candidate front = candidates[cover];
+    int kept = 0;
+    for (int i = 0; i < count; ++i) {
+      Line difference;
+      if (i != cover && order_of(candidates[i], front, &difference) == Order::always) continue;
+      if (kept != i) candidates[kept] = candidates[i];
+      ++kept;
+    }
+    return kept;
+  }
+
+  // The candidate at the pixel's centre if the pixel lies inside of a smooth surface, -1 elsewhere. That is so where
+  // the candidates of one orientation are in front of all others, and every edge of theirs that crosses the pixel
+  // separates two of them: then their number at a point is the same all over the pixel, and it is one at the centre.
+  // Only they stay in the list, and they do not overlap.
+  DR_HD int keep_smooth_surface(const PixelPlace& at, Candidate* candidates, int* count) const {
+    int center = -1;
+    for (int i = 0; i < *count; ++i) {
+      const Candidate& c = candidates[i];
+      for (int s = 0; s < c.sides; ++s) {
+        if (c.side_name[s] >= kNear) return -1;
+      }
+      if (has_center(c) && (center < 0 || c.depth.c < candidates[center].depth.c)) center = i;
+    }
+    if (center < 0) return -1;
+    const bool side = candidates[center].record->determinant > 0;
+    for (int i = 0; i < *count; ++i) {
+      const Candidate& c = candidates[i];
+      if ((c.record->determinant > 0) != side) continue;
+      if (i != center && has_center(c)) return -1;
+      for (int s = 0; s < c.sides; ++s) {
+        const int from = (c.side_name[s] + 1) % 3, to = (c.side_name[s] + 2) % 3;
+        const int32_t* const own = mesh.triangles + static_cast<int64_t>(c.triangle) * 3;
+        int against = 0, along = 0;
+        for (int j = 0; j < *count; ++j) {
+          if (j == i || (candidates[j].record->determinant > 0) != side) continue;
+          against += has_edge(candidates[j], own[to], own[from]) ? 1 : 0;
+          along += has_edge(candidates[j], own[from], own[to]) ? 1 : 0;
+        }
+        if ((against != 1 || along != 0) && !misses_pixel(at, own[from], own[to])) return -1;
+      }
+      for (int j = 0; j < *count; ++j) {
+        Line difference;
+        if ((candidates[j].record->determinant > 0) == side) continue;
+        if (order_of(c, candidates[j], &difference) != Order::never) return -1;
+      }
+    }
+    int kept = 0, result = -1;
+    for (int i = 0; i < *count; ++i) {
+      if ((candidates[i].record->determinant > 0) != side) continue;
+      if (i == center) result = kept;
+      if (kept != i) candidates[kept] = candidates[i];
+      ++kept;
+    }
+    *count = kept;
+    return result;
+  }
+
+  DR_HD static bool has_center(const Candidate& c) { return c.side[0].c >= 0 && c.side[1].c >= 0 && c.side[2].c >= 0; }
+
+  DR_HD bool has_edge(const Candidate& c, int32_t from, int32_t to) const {
+    const int32_t* const t = mesh.triangles + static_cast<int64_t>(c.triangle) * 3;
+    return (t[0] == from && t[1] == to) || (t[1] == from && t[2] == to) || (t[2] == from && t[0] == to);
+  }
+
+  // Both ends of an edge beyond the same side of the pixel.
+  DR_HD bool misses_pixel(const PixelPlace& at, int32_t from, int32_t to) const {
+    const LocalFrame frame = LocalFrame::make(viewport, at.column, at.row);
+    const Vec3<double> a = frame.local(mesh.vertex(at.item, from)), b = frame.local(mesh.vertex(at.item, to));
+    if (!(a.z > 0 && b.z > 0)) return false;
+    const double half = 0.5 + 2 * kGridShift, ha = half * a.z, hb = half * b.z;
+    return (a.x > ha && b.x > hb) || (a.x < -ha && b.x < -hb) || (a.y > ha && b.y > hb) || (a.y < -ha && b.y < -hb);
+  }
+
+  // Whether candidate i has what the only other one leaves of the pixel: the one at the centre of two that share an
+  // edge there. The other one does not reach the centre, so this is at least half of the pixel, and keeps its digits.
+  DR_HD static bool is_rest(const PixelCandidates& pixel, int center, int i) {
+    return pixel.apart && pixel.count == 2 && i == center;
+  }
+
+  // Moments of what the pixel shows of candidate i. Keeps the first kKept of its pieces, and counts all.
+  DR_HD_CALL static Moments visible_moments(const PixelCandidates& pixel, int i, Piece* stack, Piece* kept,
+                                            int* pieces) {
+    Moments m = {0, 0, 0};
+    *pieces = 0;
+    for_each_visible_piece(pixel, i, stack, [&](const Piece& piece) {
+      add_moments(piece, &m);
+      if (kept != nullptr && *pieces < kKept) copy_piece(piece, kept + *pieces);
+      ++*pieces;
+    });
+    return m;
+  }
+};
+
+// Workers with a scratch each take every `workers`-th pixel: neighbouring threads of the GPU, neighbouring pixels.
+// Pixels whose lists are longer than `shortest` and no longer than the capacity of the scratch are theirs.
+struct CoverageWorkers {
+  uint8_t* scratch;  // [workers, bytes]
+  int64_t workers, pixels, shortest, capacity;
+
+  template <class Body>
+  DR_HD void run(int64_t begin, int64_t end, const int64_t* offsets, const Body& body) const {
+    for (int64_t worker = begin; worker < end; ++worker) {
+      const CoverageScratch own = CoverageScratch::at(scratch + worker * CoverageScratch::bytes(capacity), capacity);
+      for (int64_t p = worker; p < pixels; p += workers) {
+        const int64_t length = offsets[p + 1] - offsets[p];
+        if (length > shortest && length <= capacity) body(p, own);
+      }
+    }
+  }
+};
+
+}  // namespace diffrender
