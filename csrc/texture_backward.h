@@ -63,6 +63,12 @@ DR_HD bool slopes_at_once(const Sampler&, int64_t, int64_t, const scalar_t*, sca
   return false;
 }
 
+// As values_of_start.
+template <class Sampler, class scalar_t>
+DR_HD int slopes_of_start(const Sampler&, int64_t, int, int64_t, int32_t*, const scalar_t*, scalar_t*) {
+  return 0;
+}
+
 // With the share w of a level:
 //   grad_u += w along_x slope_x, likewise v
 //   grad_level = total of the coarser level - that of the finer one, over taps; 0 where the level is clamped
@@ -80,7 +86,13 @@ struct TextureBackwardCoordinates {
     using Sampler = TextureSampler<scalar_t, Mapping, kMips>;
     const int channels = sampler.levels.channels;
     if (slopes_at_once(sampler, begin, end, grad_values, grad_coordinates)) return;
+    int32_t guess = -1;
     Sampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
+      if (grad_derivatives == nullptr && grad_bias == nullptr) {
+        const int done = slopes_of_start(sampler, first, n, item, &guess, grad_values, grad_coordinates);
+        if (done == n) return;
+        first += done, n -= done;
+      }
       typename Sampler::Block block;
       typename Sampler::Taps taps;
       const scalar_t* const g = grad_values + first * channels;

@@ -67,6 +67,12 @@ DR_HD bool values_at_once(const Sampler&, int64_t, int64_t, scalar_t*) {
   return false;
 }
 
+// How many lookups at the start of a block are done by this.
+template <class Sampler, class scalar_t>
+DR_HD int values_of_start(const Sampler&, int64_t, int, int64_t, int32_t*, scalar_t*) {
+  return 0;
+}
+
 template <class scalar_t, class Mapping, bool kMips>
 struct TextureForward {
   TextureSampler<scalar_t, Mapping, kMips> sampler;
@@ -76,7 +82,11 @@ struct TextureForward {
     using Sampler = TextureSampler<scalar_t, Mapping, kMips>;
     const int channels = sampler.levels.channels;
     if (values_at_once(sampler, begin, end, values)) return;
+    int32_t guess = -1;
     Sampler::for_each_block(begin, end, sampler.lookups_per_item, [&](int64_t first, int n, int64_t item) {
+      const int done = values_of_start(sampler, first, n, item, &guess, values);
+      if (done == n) return;
+      first += done, n -= done;
       typename Sampler::Block block;
       typename Sampler::Taps fine;
       fine.values_only = true;

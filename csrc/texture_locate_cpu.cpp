@@ -101,17 +101,6 @@ DR_HD Lanes<float> log2_lanes(const Lanes<float>& value) {
   return __builtin_convertvector(exponent, Lanes<float>) + log2_mantissa<float, 5>(m);
 }
 
-// Of footprints j = (u_X, u_Y, v_X, v_Y). Returns those lanes whose squares might overflow or underflow.
-DR_HD IntLanes major_level_lanes(const Lanes<float> j[4], float width, float height, Lanes<float>* level) {
-  const auto square = Footprint<float>::squared_major(Lanes<float>(j[0] * width), Lanes<float>(j[1] * width),
-                                                      Lanes<float>(j[2] * height), Lanes<float>(j[3] * height),
-                                                      [](const Lanes<float>& x) { return sqrt_lanes(x); });
-  const IntLanes common = (square > Footprint<float>::kSmallSquare) & (square < Footprint<float>::kLargeSquare);
-  const Lanes<float> one = 1.0f - Lanes<float>{};
-  *level = 0.5f * log2_lanes(common ? square : one);
-  return ~common;
-}
-
 // Arguments are read in short pieces between other work: too short for the processor to guess that they go on.
 inline void prefetch_ahead(const float* address) { __builtin_prefetch(address + 512); }
 
@@ -188,21 +177,32 @@ void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps) {
   }
 }
 
+// Two short loops: long chains of a root and a logarithm per group would leave the processor nothing to overlap.
 void levels_with_vectors(const float* steps, int n, float width, float height, float* levels) {
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
+  const int whole = n / kLanes * kLanes;
+  for (int i = 0; i < whole; i += kLanes) {
     const float* const group = steps + 4 * i;
     prefetch_ahead(group);
     prefetch_ahead(group + 2 * kLanes);
-    Lanes<float> j[4], level;
+    Lanes<float> j[4];
     load_columns([&](int l) { return group + 4 * l; }, j);
-    const uint32_t beyond = lane_bits(major_level_lanes(j, width, height, &level));
-    store_lanes(levels + i, level);
-    for (int l = 0; beyond >> l != 0; ++l) {
-      if ((beyond >> l & 1) != 0) levels[i + l] = Footprint<float>::major_level(group + 4 * l, width, height);
-    }
+    store_lanes(levels + i, Footprint<float>::squared_major(Lanes<float>(j[0] * width), Lanes<float>(j[1] * width),
+                                                            Lanes<float>(j[2] * height), Lanes<float>(j[3] * height),
+                                                            [](const Lanes<float>& x) { return sqrt_lanes(x); }));
   }
-  for (; i < n; ++i) levels[i] = Footprint<float>::major_level(steps + 4 * i, width, height);
+  const Lanes<float> one = 1.0f - Lanes<float>{};
+  uint64_t beyond = 0;  // lanes whose squares might overflow or underflow
+  static_assert(kTextureBlock <= 64);
+  for (int i = 0; i < whole; i += kLanes) {
+    const auto square = load_lanes<Lanes<float>>(levels + i);
+    const IntLanes common = (square > Footprint<float>::kSmallSquare) & (square < Footprint<float>::kLargeSquare);
+    store_lanes(levels + i, 0.5f * log2_lanes(common ? square : one));
+    beyond |= static_cast<uint64_t>(lane_bits(~common)) << i;
+  }
+  for (int i = 0; beyond != 0 && i < whole; ++i) {
+    if ((beyond >> i & 1) != 0) levels[i] = Footprint<float>::major_level(steps + 4 * i, width, height);
+  }
+  for (int i = whole; i < n; ++i) levels[i] = Footprint<float>::major_level(steps + 4 * i, width, height);
 }
 
 // ---- one channel without mips: all steps at once
@@ -309,6 +309,137 @@ bool slopes_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, con
         }
       });
   return true;
+}
+
+// ---- one or two channels between two levels: all steps at once
+
+namespace {
+
+// A level with one more column and row, so that every lookup reads a square.
+struct SquareLevel {
+  SizeLanes columns, rows;
+  IntLanes pitch;
+  const float *low, *high;
+
+  SquareLevel(const TextureLevels<float>& levels, int64_t item, int32_t level)
+      : columns(IntLanes{} + levels.level_width(level)),
+        rows(IntLanes{} + levels.level_height(level)),
+        pitch(columns.n + 1),
+        low(levels.texels(item, level)),
+        high(low + static_cast<int64_t>(pitch[0]) * levels.channels) {}
+};
+
+template <int kChannels>
+DR_HD void load_squares(const SquareLevel& level, const int32_t* tap, Lanes<float> t[4][kChannels]) {
+  const auto low = [&](int l) { return level.low + static_cast<int64_t>(tap[l]) * kChannels; };
+  const auto high = [&](int l) { return level.high + static_cast<int64_t>(tap[l]) * kChannels; };
+  if constexpr (kChannels == 1) {
+    load_pairs(low, t[0], t[1]);
+    load_pairs(high, t[2], t[3]);
+  } else {
+    load_columns(low, t[0]);  // fills t[1] too
+    load_columns(high, t[2]);
+  }
+}
+
+// Stops before the first group of kLanes lookups that needs more than squares of the same two levels. The levels are
+// guessed to be those of the lookups before: so no address waits for a logarithm. In short loops, as above.
+template <int kChannels, bool kSlopes>
+int blend_lookups(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess,
+                  const float* grad_values, float* out) {
+  constexpr int kOut = kSlopes ? 2 : kChannels, kGroups = kTextureBlock / kLanes;
+  const auto& mapping = sampler.mapping;
+  const auto& levels = sampler.levels;
+  const float* const uv = mapping.texcoords + 2 * first;
+  const int groups = n / kLanes;
+  float wanted[kTextureBlock];
+  levels_with_vectors(mapping.derivatives + 4 * first, groups * kLanes, static_cast<float>(levels.width),
+                      static_cast<float>(levels.height), wanted);
+  const Lanes<float> zero = {}, top = zero + static_cast<float>(levels.last);
+  Lanes<float> fraction[kGroups];
+  int count = 1, done = 0;
+  for (; done < groups; ++done) {
+    prefetch_ahead(uv + 2 * kLanes * done);
+    const auto level_wanted = load_lanes<Lanes<float>>(wanted + kLanes * done);
+    const Lanes<float> below = level_wanted < top ? level_wanted : top, level = level_wanted > 0.0f ? below : zero;
+    const IntLanes whole = __builtin_convertvector(level, IntLanes);
+    const IntLanes invalid = LocatedLanes(uv + 2 * kLanes * done).valid;
+    if (any_lane(invalid | (whole != *guess))) {
+      const int32_t fine = whole[0];
+      if (done > 0 || any_lane(invalid | (whole != fine)) || levels.pad_of(fine) == 0) break;
+      *guess = fine;
+    }
+    fraction[done] = level - __builtin_convertvector(whole, Lanes<float>);
+    if (any_lane(fraction[done] > 0.0f)) count = 2;
+  }
+  const int32_t fine = *guess, coarse = fine < levels.last ? fine + 1 : fine;
+  const SquareLevel pair[2] = {{levels, item, fine}, {levels, item, coarse}};
+  GroupLanes found[2][kGroups];
+  for (int step = 0; step < count; ++step) {
+    const SquareLevel& level = pair[step];
+    for (int g = 0; g < done; ++g) {
+      const LocatedLanes at(uv + 2 * kLanes * g);
+      const WrappedLanes x = WrappedLanes::wrap(mapping.wrap_u, at.u, level.columns);
+      const WrappedLanes y = WrappedLanes::wrap(mapping.wrap_v, at.v, level.rows);
+      GroupLanes& group = found[step][g];
+      group.x = x.fraction, group.y = y.fraction;
+      if constexpr (kSlopes) group.slope_x = x.slope, group.slope_y = y.slope;
+      store_lanes(group.tap, y.first * level.pitch + x.first);
+    }
+  }
+  for (int g = 0; g < done; ++g) {
+    const int64_t start = first + kLanes * g;
+    Lanes<float> result[kOut] = {}, cotangent[kChannels];
+    if constexpr (kSlopes) load_channels<kChannels>(grad_values + start * kChannels, cotangent);
+    for (int step = 0; step < count; ++step) {
+      const GroupLanes& at = found[step][g];
+      Lanes<float> t[4][kChannels], along_x = {}, along_y = {};
+      load_squares<kChannels>(pair[step], at.tap, t);
+      for (int c = 0; c < kChannels; ++c) {
+        const Lanes<float> left_slope = t[2][c] - t[0][c], right_slope = t[3][c] - t[1][c];
+        const Lanes<float> left = t[0][c] + at.y * left_slope, across = t[1][c] + at.y * right_slope - left;
+        if constexpr (kSlopes) {
+          along_x += cotangent[c] * across;
+          along_y += cotangent[c] * (left_slope + at.x * (right_slope - left_slope));
+        } else {
+          const Lanes<float> value = left + at.x * across, mixed = result[c] + fraction[g] * (value - result[c]);
+          const Lanes<float> blended = fraction[g] > 0.0f ? mixed : result[c];
+          result[c] = step == 0 ? value : blended;
+        }
+      }
+      if constexpr (kSlopes) {
+        const Lanes<float> share = step == 0 ? 1.0f - fraction[g] : fraction[g];
+        result[0] += along_x * (share * at.slope_x);
+        result[1] += along_y * (share * at.slope_y);
+      }
+    }
+    store_channels<kOut>(out + start * kOut, result);
+  }
+  return done * kLanes;
+}
+
+template <bool kSlopes>
+int blend_start(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess, const float* grad_values,
+                float* out) {
+  const auto& levels = sampler.levels;
+  if (sampler.mapping.derivatives == nullptr || sampler.mapping.bias != nullptr || sampler.tap_count() != 1) return 0;
+  if (!sampler.blends() || levels.mip_pad == 0) return 0;
+  *guess = *guess < 0 ? levels.last : *guess;
+  if (levels.channels == 1) return blend_lookups<1, kSlopes>(sampler, first, n, item, guess, grad_values, out);
+  if (levels.channels == 2) return blend_lookups<2, kSlopes>(sampler, first, n, item, guess, grad_values, out);
+  return 0;
+}
+
+}  // namespace
+
+int values_of_start(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess, float* values) {
+  return blend_start<false>(sampler, first, n, item, guess, nullptr, values);
+}
+
+int slopes_of_start(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess,
+                    const float* grad_values, float* grad_texcoords) {
+  if (grad_texcoords == nullptr) return 0;
+  return blend_start<true>(sampler, first, n, item, guess, grad_values, grad_texcoords);
 }
 
 }  // namespace diffrender

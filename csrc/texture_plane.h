@@ -238,6 +238,11 @@ using PlaneSampler = TextureSampler<float, PlaneMapping<float>, false>;
 bool values_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, float* values);
 bool slopes_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, const float* grad_values,
                     float* grad_texcoords);
+// The same for the first lookups of a block, as many as they return; `guess`: level of the lookups before, first -1.
+using MipSampler = TextureSampler<float, PlaneMapping<float>, true>;
+int values_of_start(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess, float* values);
+int slopes_of_start(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess,
+                    const float* grad_values, float* grad_texcoords);
 #endif
 
 }  // namespace diffrender
