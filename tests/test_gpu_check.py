@@ -29,8 +29,10 @@ def test_section_runs_on_the_cpu(name, tmp_path, monkeypatch):
         assert {"rasterize", "fit step, segments"} < {row["name"] for row in result["rows"]}
 
 
-def test_run_writes_its_report(tmp_path):
-    assert driver.run(["contract"], tmp_path, 100.0, True) == 0
+def test_command_writes_its_report(tmp_path):
+    command = [sys.executable, "tools/gpu_check.py", "--dry-run", "--only", "contract", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["environment"]["dry_run"]
     assert results["sections"]["contract"]["exit_status"] == 0

@@ -96,9 +96,7 @@ def test_values_and_gradients_equal_the_reference(contract: Contract, example: E
 @pytest.mark.parametrize("contract", ROWS)
 def test_opcheck_of_the_dispatcher_ops(contract: Contract, dtype):
     """Schema, fake kernel and dispatch of the raw ops. Gradients are made above them, so autograd is not registered."""
-    checks = ["test_schema", "test_faketensor"]
-    if dtype == F64:  # symbolic shapes, which the type does not change: most of the time
-        checks.append("test_aot_dispatch_dynamic")
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     for op, arguments in contract.dispatcher_calls(dtype):
         torch.library.opcheck(op, arguments, test_utils=checks)
 
