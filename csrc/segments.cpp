@@ -86,13 +86,16 @@ Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
 Pieces visible_pieces(const Tensor& like, Pieces&& found) {
   if (like.is_cuda()) return std::move(found);
   int64_t count = 0;
-  found.list.visit(0, found.list.count, [&](const EdgePiece&) { ++count; });
+  const auto each = [&](const auto& body) {
+    for (int64_t i = 0; i < found.list.count; ++i) found.list.visit_place(i, [](int64_t) { return true; }, body);
+  };
+  each([&](const EdgePiece&) { ++count; });
   Pieces result;
   result.first = new_structs<EdgePiece>(like, count);
   EdgePiece* const pieces = mutable_data<EdgePiece>(result.first);
   result.list = {pieces, nullptr, count, count};
   EdgePiece* next = pieces;
-  found.list.visit(0, found.list.count, [&](const EdgePiece& piece) { *next++ = piece; });
+  each([&](const EdgePiece& piece) { *next++ = piece; });
   return result;
 }
 
@@ -277,12 +280,12 @@ class ThreadWalk {
   void scatter(const Tensor& grad, ScatterAlgorithm algorithm, const OfEdge& of_edge,
                const OfCrossing& of_crossing) const {
     const EdgePairs pairs = edges();
-    scatter_without_buffers<scalar_t>(grad, pairs.threads, algorithm, UsePieces<EdgePairs, OfEdge>{pairs, of_edge},
+    scatter_without_buffers<scalar_t>(grad, pairs.threads, algorithm, SumPieces<EdgePairs, OfEdge>{pairs, of_edge},
                                       kPiecesPerPair, pairs.before + pairs.triangles);
     std::optional<Tensor> marked;
     if (algorithm == ScatterAlgorithm::fixed_point) marked = count_marks(marks_.crossings);
     scatter_without_buffers<scalar_t>(grad, marks_.crossings.numel(), algorithm,
-                                      UsePieces<CrossingPixels, OfCrossing>{crossings(), of_crossing},
+                                      SumPieces<CrossingPixels, OfCrossing>{crossings(), of_crossing},
                                       kPiecesPerCrossing, data_or_null<int64_t>(marked));
   }
 
@@ -420,7 +423,7 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(
     const Pieces of_crossings = found.has_value() ? found->second : walk.crossings();
     const auto add = [&](const Tensor& target, const PieceList& list, const auto& use) {
       using Use = std::decay_t<decltype(use)>;
-      launch_scatter<scalar_t>(target, 1, list.count, scatter, UsePieces<PieceList, Use>{list, use});
+      launch_scatter<scalar_t>(target, 1, list.count, scatter, SumPieces<PieceList, Use>{list, use});
     };
     if (need_image && blended) {
       add(grad_image, of_edges.list, to_image);

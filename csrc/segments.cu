@@ -20,15 +20,15 @@ DR_INSTANTIATE_LAUNCH(UsePieces<CrossingPixels, MarkParted>)
 #define DR_INSTANTIATE_SEGMENTS(scalar_t)                                                   \
   DR_INSTANTIATE_LAUNCH(TriangleFacing<scalar_t>)                                           \
   DR_INSTANTIATE_LAUNCH(BlendPieces<scalar_t>)                                              \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<EdgePairs, BlendPiece<scalar_t>>)              \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<CrossingPixels, BlendPiece<scalar_t>>)         \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<PieceList, BlendBackwardImage<scalar_t>>)      \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<EdgePairs, BlendBackwardImage<scalar_t>>)      \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<CrossingPixels, BlendBackwardImage<scalar_t>>) \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<PieceList, EdgeBackward<scalar_t>>)            \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<EdgePairs, EdgeBackward<scalar_t>>)            \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<PieceList, CrossingBackward<scalar_t>>)        \
-  DR_INSTANTIATE_SCATTER(scalar_t, UsePieces<CrossingPixels, CrossingBackward<scalar_t>>)
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<EdgePairs, BlendPiece<scalar_t>>)              \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<CrossingPixels, BlendPiece<scalar_t>>)         \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<PieceList, BlendBackwardImage<scalar_t>>)      \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<EdgePairs, BlendBackwardImage<scalar_t>>)      \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<CrossingPixels, BlendBackwardImage<scalar_t>>) \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<PieceList, EdgeBackward<scalar_t>>)            \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<EdgePairs, EdgeBackward<scalar_t>>)            \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<PieceList, CrossingBackward<scalar_t>>)        \
+  DR_INSTANTIATE_SCATTER(scalar_t, SumPieces<CrossingPixels, CrossingBackward<scalar_t>>)
 DR_INSTANTIATE_SEGMENTS(float)
 DR_INSTANTIATE_SEGMENTS(double)
 }  // namespace diffrender

@@ -6,22 +6,21 @@
 #pragma once
 
 #include "segments_exact.h"
+#include "segments_sums.h"
 #include "segments_threads.h"
 
 namespace diffrender {
 
-// Kernel: hands the pieces that Source visits (a PieceList, EdgePairs, CrossingPixels) to Use, which says what one
-// piece does to the picture or to a gradient.
+// Kernel: hands the pieces that Source visits (a PieceList, EdgePairs, CrossingPixels) to Use.
 template <class Source, class Use>
 struct UsePieces {
   Source source;
   Use use;
 
-  DR_HD void operator()(int64_t begin, int64_t end) const { source.visit(begin, end, use); }
-
-  template <class scalar_t>
-  DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    source.visit(begin, end, [&](const EdgePiece& piece) { use(piece, sink); });
+  DR_HD void operator()(int64_t begin, int64_t end) const {
+    source.for_each_place(begin, end, [&](int64_t place) {
+      if (place >= 0) source.visit_place(place, [](int64_t) { return true; }, use);
+    });
   }
 };
 
@@ -79,35 +78,74 @@ struct BlendPieces {
   }
 };
 
-// The same for one piece, when those of a pixel come in any order.
+// The same when the pieces of a pixel come in any order.
 template <class scalar_t>
 struct BlendPiece {
+  using Sum = ColorSum;
+  static constexpr int kValues = kChannelsAtOnce;
+
   const scalar_t* image;  // [B, H, W, C]
   int32_t channels, width;
 
-  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
-    const scalar_t area = static_cast<scalar_t>(piece.area);
-    const scalar_t* const front = image + cell_pixel(piece.pixel, piece.front, width) * channels;
-    const scalar_t* const back = image + cell_pixel(piece.pixel, piece.back, width) * channels;
-    for (int32_t c = 0; c < channels; ++c) accumulate(sink, piece.pixel * channels + c, area * (back[c] - front[c]));
+  DR_HD bool wants(int64_t) const { return true; }
+  DR_HD void add(const EdgePiece& piece, Sum* sum) const { sum->add(piece); }
+
+  DR_HD scalar_t value(const Sum& sum, int32_t c) const {
+    const scalar_t front = image[cell_pixel(sum.pixel, sum.front, width) * channels + c];
+    const scalar_t back = image[cell_pixel(sum.pixel, sum.back, width) * channels + c];
+    return static_cast<scalar_t>(sum.area) * (back - front);
+  }
+
+  DR_HD void flush(const Sum& sum, const Sink<scalar_t>& sink) const {
+    for (int32_t c = 0; c < channels; ++c) accumulate(sink, sum.pixel * channels + c, value(sum, c));
+  }
+
+  DR_HD void flush_by_warp(const Sum& sum, const Sink<scalar_t>& sink) const {
+    if (!warp_any(sum.area != 0)) return;
+    add_colors_by_warp(sink, sum.area != 0, sum.pixel, channels, [&](int32_t c) { return value(sum, c); });
   }
 };
+
+template <class scalar_t>
+DR_HD bool any_channel(const scalar_t* grad_result, int64_t pixel, int32_t channels) {
+  bool any = false;
+  for (int32_t c = 0; c < channels; ++c) any = any || grad_result[pixel * channels + c] != 0;
+  return any;
+}
 
 // grad_C_far += A G_p, grad_C_near -= A G_p, on top of grad_C_p = G_p.
 template <class scalar_t>
 struct BlendBackwardImage {
+  using Sum = ColorSum;
+  static constexpr int kValues = kChannelsAtOnce;
+
   const scalar_t* grad_result;  // [B, H, W, C]
   int32_t channels, width;
 
-  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
-    if (piece.front == piece.back) return;
-    const scalar_t area = static_cast<scalar_t>(piece.area);
-    const int64_t front = cell_pixel(piece.pixel, piece.front, width) * channels;
-    const int64_t back = cell_pixel(piece.pixel, piece.back, width) * channels;
+  DR_HD bool wants(int64_t pixel) const { return any_channel(grad_result, pixel, channels); }
+
+  DR_HD void add(const EdgePiece& piece, Sum* sum) const {
+    if (piece.front != piece.back) sum->add(piece);
+  }
+
+  DR_HD void flush(const Sum& sum, const Sink<scalar_t>& sink) const {
+    const scalar_t area = static_cast<scalar_t>(sum.area);
+    const int64_t front = cell_pixel(sum.pixel, sum.front, width) * channels;
+    const int64_t back = cell_pixel(sum.pixel, sum.back, width) * channels;
     for (int32_t c = 0; c < channels; ++c) {
-      const scalar_t g = area * grad_result[piece.pixel * channels + c];
+      const scalar_t g = area * grad_result[sum.pixel * channels + c];
       accumulate(sink, back + c, g);
       accumulate(sink, front + c, -g);
+    }
+  }
+
+  DR_HD void flush_by_warp(const Sum& sum, const Sink<scalar_t>& sink) const {
+    if (!warp_any(sum.area != 0)) return;
+    for (int side = 0; side < 2; ++side) {
+      const scalar_t area = static_cast<scalar_t>(side == 0 ? sum.area : -sum.area);
+      const int64_t target = cell_pixel(sum.pixel, side == 0 ? sum.back : sum.front, width);
+      add_colors_by_warp(sink, sum.area != 0, target, channels,
+                         [&](int32_t c) { return area * grad_result[sum.pixel * channels + c]; });
     }
   }
 };
@@ -205,16 +243,23 @@ struct ColorJump {
   }
 };
 
-// Moves a gradient with respect to p = to_pixels(v, origin) on to v.
+// Moves a gradient with respect to p = to_pixels(v, origin) on to the x, y and w of v, and adds it to those.
 template <class scalar_t>
-DR_HD_CALL void add_pixel_gradient(const Sink<scalar_t>& sink, int64_t base, const Viewport<double>& viewport,
-                                   Vec2<double> origin, Vec3<double> grad_p, double grad_z) {
-  const double grad_w =
-      grad_p.z + (viewport.half_width - origin.x) * grad_p.x + (viewport.half_height - origin.y) * grad_p.y;
-  accumulate(sink, base + 0, static_cast<scalar_t>(viewport.half_width * grad_p.x));
-  accumulate(sink, base + 1, static_cast<scalar_t>(-viewport.half_height * grad_p.y));
-  if (grad_z != 0) accumulate(sink, base + 2, static_cast<scalar_t>(grad_z));
-  accumulate(sink, base + 3, static_cast<scalar_t>(grad_w));
+DR_HD void add_pixel_gradient(const Viewport<double>& viewport, Vec2<double> origin, Vec3<double> grad_p, scalar_t* x,
+                              scalar_t* y, scalar_t* w) {
+  *x += static_cast<scalar_t>(viewport.half_width * grad_p.x);
+  *y += static_cast<scalar_t>(-viewport.half_height * grad_p.y);
+  *w += static_cast<scalar_t>(grad_p.z + (viewport.half_width - origin.x) * grad_p.x +
+                              (viewport.half_height - origin.y) * grad_p.y);
+}
+
+// Adds to the x, y, z and w of a vertex.
+template <class scalar_t>
+DR_HD_CALL void add_to_vertex(const Sink<scalar_t>& sink, int64_t base, Vec4<scalar_t> value) {
+  accumulate(sink, base + 0, value.x);
+  accumulate(sink, base + 1, value.y);
+  if (value.z != 0) accumulate(sink, base + 2, value.z);
+  accumulate(sink, base + 3, value.w);
 }
 
 // Gradient of the edge pieces to the clip positions. Where the picture changes by J when an edge is passed,
@@ -227,9 +272,14 @@ DR_HD_CALL void add_pixel_gradient(const Sink<scalar_t>& sink, int64_t base, con
 // No division by a vertex's w: holds for edges with one end behind the eye.
 template <class scalar_t>
 struct EdgeBackward {
+  static constexpr int kValues = 6;  // x, y, w of the two ends
+  using Sum = VertexSum<scalar_t, kValues>;
+
   ColorJump<scalar_t> jump;
 
-  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
+  DR_HD bool wants(int64_t pixel) const { return any_channel(jump.grad_result, pixel, jump.channels); }
+
+  DR_HD void add(const EdgePiece& piece, Sum* sum) const {
     const SegmentMesh& in = jump.in;
     const double strength = jump.at(piece);
     if (strength == 0) return;
@@ -242,10 +292,29 @@ struct EdgeBackward {
     const Vec3<double> q = to_pixels(in.vertex(item, b), in.viewport, m);
     const double lx = p.y * q.z - p.z * q.y, ly = p.z * q.x - p.x * q.z;
     const double kappa = strength * piece.second * piece.length / std::sqrt(lx * lx + ly * ly);
-    const int64_t base = item * in.mesh.item_stride;
-    add_pixel_gradient(sink, base + static_cast<int64_t>(a) * 4, in.viewport, m, {kappa * q.y, -kappa * q.x, 0}, 0);
-    add_pixel_gradient(sink, base + static_cast<int64_t>(b) * 4, in.viewport, m, {-kappa * p.y, kappa * p.x, 0}, 0);
+    scalar_t* const v = sum->values;
+    sum->own(piece);
+    add_pixel_gradient(in.viewport, m, {kappa * q.y, -kappa * q.x, 0}, v, v + 1, v + 2);
+    add_pixel_gradient(in.viewport, m, {-kappa * p.y, kappa * p.x, 0}, v + 3, v + 4, v + 5);
   }
+
+  DR_HD int64_t item_of(const Sum& sum) const {
+    return sum.pixel / (static_cast<int64_t>(jump.in.viewport.width) * jump.in.viewport.height);
+  }
+
+  DR_HD int64_t key(const Sum& sum) const { return item_of(sum) * jump.in.corner_count() + sum.first; }
+
+  DR_HD void flush(const Sum& sum, const Sink<scalar_t>& sink) const {
+    int32_t ends[2];
+    jump.in.edge_vertices(sum.first, &ends[0], &ends[1]);
+    const int64_t first = item_of(sum) * jump.in.mesh.item_stride;
+    for (int i = 0; i < 2; ++i) {
+      const scalar_t* const v = sum.values + 3 * i;
+      add_to_vertex(sink, first + static_cast<int64_t>(ends[i]) * 4, {v[0], v[1], 0, v[2]});
+    }
+  }
+
+  DR_HD void flush_by_warp(Sum& sum, const Sink<scalar_t>& sink) const { add_vertices_by_warp(*this, sum, sink); }
 };
 
 // Gradient of the crossing pieces. The line d = z_f - z_g = 0 moves along its normal by -dd / |grad d|, away from f:
@@ -255,21 +324,26 @@ struct EdgeBackward {
 //   grad_z_i = e a_i / P,  grad_w_i = -z(m) e a_i / P,  grad_a_i = e (z_i - z(m) w_i) / P,  then through a_i.
 template <class scalar_t>
 struct CrossingBackward {
+  static constexpr int kValues = 24;  // x, y, z, w of the corners of both triangles
+  using Sum = VertexSum<scalar_t, kValues>;
+
   ColorJump<scalar_t> jump;
 
-  DR_HD void operator()(const EdgePiece& piece, const Sink<scalar_t>& sink) const {
+  DR_HD bool wants(int64_t pixel) const { return any_channel(jump.grad_result, pixel, jump.channels); }
+
+  DR_HD void add(const EdgePiece& piece, Sum* sum) const {
     const SegmentMesh& in = jump.in;
     const double strength = -jump.at(piece) * piece.length;
     if (strength == 0) return;
     const int64_t width = in.viewport.width, size = width * in.viewport.height;
     const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
     const Vec2<double> m{within - row * width + 0.5 + piece.x, row + 0.5 + piece.y};
-    add_depth(item, piece.first, m, strength, sink);
-    add_depth(item, piece.second, m, -strength, sink);
+    sum->own(piece);
+    add_depth(item, piece.first, m, strength, sum->values);
+    add_depth(item, piece.second, m, -strength, sum->values + 12);
   }
 
-  DR_HD_CALL void add_depth(int64_t item, int32_t triangle, Vec2<double> m, double e,
-                            const Sink<scalar_t>& sink) const {
+  DR_HD_CALL void add_depth(int64_t item, int32_t triangle, Vec2<double> m, double e, scalar_t* values) const {
     const SegmentMesh& in = jump.in;
     int32_t index[3];
     Vec4<double> v[3];
@@ -287,10 +361,36 @@ struct CrossingBackward {
       cross_backward(q[j], q[k], scale * (v[i].z - z * v[i].w), &grad_q[j], &grad_q[k]);
     }
     for (int i = 0; i < 3; ++i) {
-      add_pixel_gradient(sink, item * in.mesh.item_stride + static_cast<int64_t>(index[i]) * 4, in.viewport, m,
-                         {grad_q[i].x, grad_q[i].y, -z * scale * a[i]}, scale * a[i]);
+      scalar_t* const corner = values + 4 * i;
+      corner[2] += static_cast<scalar_t>(scale * a[i]);
+      add_pixel_gradient(in.viewport, m, {grad_q[i].x, grad_q[i].y, -z * scale * a[i]}, corner, corner + 1, corner + 3);
     }
   }
+
+  DR_HD int64_t item_of(const Sum& sum) const {
+    return sum.pixel / (static_cast<int64_t>(jump.in.viewport.width) * jump.in.viewport.height);
+  }
+
+  // Another one for each pair of triangles in a warp, even where it passes 2^64: pixels of a warp belong to less than
+  // 32 items, and 32 T^2 < 2^64 for T < 2^31 / 3.
+  DR_HD int64_t key(const Sum& sum) const {
+    const uint64_t triangles = static_cast<uint64_t>(jump.in.mesh.triangle_count);
+    return static_cast<int64_t>((static_cast<uint64_t>(item_of(sum)) * triangles + sum.first) * triangles + sum.second);
+  }
+
+  DR_HD void flush(const Sum& sum, const Sink<scalar_t>& sink) const {
+    const int64_t first = item_of(sum) * jump.in.mesh.item_stride;
+    for (int t = 0; t < 2; ++t) {
+      int32_t index[3];
+      if (!jump.in.mesh.indices(t == 0 ? sum.first : sum.second, index)) continue;
+      for (int i = 0; i < 3; ++i) {
+        const scalar_t* const v = sum.values + 12 * t + 4 * i;
+        add_to_vertex(sink, first + static_cast<int64_t>(index[i]) * 4, {v[0], v[1], v[2], v[3]});
+      }
+    }
+  }
+
+  DR_HD void flush_by_warp(Sum& sum, const Sink<scalar_t>& sink) const { add_vertices_by_warp(*this, sum, sink); }
 };
 
 }  // namespace diffrender

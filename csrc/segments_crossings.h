@@ -274,6 +274,17 @@ struct FindCrossingPieces {
   }
 };
 
+// body(i) for a range; where there are warps it is of one item or none, and then body(-1), so that all lanes come
+// along.
+template <class F>
+DR_HD void for_each_of_range(int64_t begin, int64_t end, const F& body) {
+  if constexpr (kHasWarps) {
+    body(begin < end ? begin : int64_t(-1));
+  } else {
+    for (int64_t i = begin; i < end; ++i) body(i);
+  }
+}
+
 // Pieces in two parts: the first of every edge-pixel pair (or marked pixel), then the further ones.
 struct PieceList {
   EdgePiece* first;    // [first_count]
@@ -283,13 +294,16 @@ struct PieceList {
   DR_HD const EdgePiece& at(int64_t i) const { return edit(i); }
   DR_HD EdgePiece& edit(int64_t i) const { return i < first_count ? first[i] : further[i - first_count]; }
 
-  // Calls body(piece) for the visible ones among [begin, end).
   template <class F>
-  DR_HD void visit(int64_t begin, int64_t end, const F& body) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const EdgePiece& piece = at(i);
-      if (piece.pixel >= 0) body(piece);
-    }
+  DR_HD void for_each_place(int64_t begin, int64_t end, const F& body) const {
+    for_each_of_range(begin, end, body);
+  }
+
+  // body(piece) if it is visible, and wants(its pixel).
+  template <class Wants, class F>
+  DR_HD void visit_place(int64_t i, const Wants& wants, const F& body) const {
+    const EdgePiece& piece = at(i);
+    if (piece.pixel >= 0 && wants(piece.pixel)) body(piece);
   }
 };
 

@@ -43,19 +43,33 @@ struct EdgePairs {
   int64_t triangles;      // B T
   int64_t threads;
 
+  // body(pair) for the pairs of some threads. On a GPU the lanes of a warp stay together to the end: those beyond the
+  // last pair get -1.
   template <class F>
-  DR_HD void visit(int64_t begin, int64_t end, const F& body) const {
+  DR_HD void for_each_place(int64_t begin, int64_t end, const F& body) const {
     const int64_t pairs = before[triangles];
-    for (int64_t thread = begin; thread < end; ++thread) {
-      for (int64_t pair = thread; pair < pairs; pair += threads) {
-        EdgeSegment segment;
-        int64_t within;
-        if (!find_pair(pair, &segment, &within)) continue;
-        PixelWalk walk(segment, finder.in.viewport.width, finder.in.viewport.height);
-        walk.seek(static_cast<int32_t>(within));
-        finder.visit(segment, walk, body);
+    if constexpr (kHasWarps) {
+      for (int64_t pair = begin; pair - warp_lane() < pairs; pair += threads) {
+        body(begin < end && pair < pairs ? pair : int64_t(-1));
+      }
+    } else {
+      for (int64_t thread = begin; thread < end; ++thread) {
+        for (int64_t pair = thread; pair < pairs; pair += threads) body(pair);
       }
     }
+  }
+
+  // body(piece) for the visible pieces of a pair, if wants(pixel).
+  template <class Wants, class F>
+  DR_HD void visit_place(int64_t pair, const Wants& wants, const F& body) const {
+    EdgeSegment segment;
+    int64_t within;
+    if (!find_pair(pair, &segment, &within)) return;
+    const Viewport<double>& viewport = finder.in.viewport;
+    PixelWalk walk(segment, viewport.width, viewport.height);
+    walk.seek(static_cast<int32_t>(within));
+    if (!wants((segment.item * viewport.height + walk.pixel_row()) * viewport.width + walk.pixel_column())) return;
+    finder.visit(segment, walk, body);
   }
 
   // The edge of a pair, clipped anew, and which of its pixels is meant.
@@ -83,10 +97,13 @@ struct CrossingPixels {
   const uint8_t* marks;  // [B, H, W] of MarkCrossings
 
   template <class F>
-  DR_HD void visit(int64_t begin, int64_t end, const F& body) const {
-    for (int64_t pixel = begin; pixel < end; ++pixel) {
-      if (marks[pixel] != 0) finder.visit(pixel, body);
-    }
+  DR_HD void for_each_place(int64_t begin, int64_t end, const F& body) const {
+    for_each_of_range(begin, end, body);
+  }
+
+  template <class Wants, class F>
+  DR_HD void visit_place(int64_t pixel, const Wants& wants, const F& body) const {
+    if (marks[pixel] != 0 && wants(pixel)) finder.visit(pixel, body);
   }
 };
 

@@ -10,19 +10,33 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ["-std=c++20", "-O1", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 # Threads have to be looked at in a program of their own.
-SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
+SANITIZERS = {
+    "memory": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "threads": ["-fsanitize=thread", "-fno-sanitize-recover=all"],
+    "plain": ["-O0"],
+}
+slow = [pytest.mark.slow]  # compile long, or wait long at emulated barriers
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
-@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.slow), "threads"])  # the first compiles long
-def test_gpu_algorithms_on_emulated_threads(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param("gpu_algorithms", "memory", marks=slow),
+        ("gpu_algorithms", "threads"),
+        pytest.param("gpu_segments", "memory", marks=slow),
+        pytest.param("gpu_segments", "threads", marks=slow),
+        ("gpu_segments", "plain"),
+    ],
+)
+def test_gpu_algorithms_on_emulated_threads(name, kind, tmp_path):
     """Work splitting, packed minimum, sums within warps and order-free sums equal plain loops."""
-    program = tmp_path / "gpu_algorithms"
-    command = ["g++", *OPTIONS, SANITIZERS[kind], "-fno-sanitize-recover=all", "-pthread"]
-    command += ["-Icsrc", "-Itests/native", '-DDR_EMULATED_GPU="emulated_gpu.h"', "tests/native/gpu_algorithms.cpp"]
+    program = tmp_path / name
+    command = ["g++", *OPTIONS, *SANITIZERS[kind], "-pthread"]
+    command += ["-Icsrc", "-Itests/native", '-DDR_EMULATED_GPU="emulated_gpu.h"', f"tests/native/{name}.cpp"]
     compiled = subprocess.run([*command, "-o", str(program)], cwd=ROOT, capture_output=True, text=True, check=False)
     if "cannot find" in compiled.stderr:
-        pytest.skip(f"the libraries of {SANITIZERS[kind]} are not installed")
+        pytest.skip(f"the libraries of {SANITIZERS[kind][0]} are not installed")
     assert compiled.returncode == 0, compiled.stderr
     assert "warning" not in compiled.stderr, compiled.stderr
     # A preloaded library, as tools that watch processes use them, has to come after the sanitizer's.
@@ -31,4 +45,4 @@ def test_gpu_algorithms_on_emulated_threads(kind, tmp_path):
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("this kernel places memory where the thread sanitizer can not have it")
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert done.stdout == "all algorithms agree\n"
+    assert done.stdout == f"{name} agrees\n"

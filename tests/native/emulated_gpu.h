@@ -83,8 +83,11 @@ void atomic_max(T* address, T value) {
   }
 }
 
+inline std::atomic<int64_t> additions{0};  // how many there were, of floats and integers
+
 template <class T>
 T atomic_add(T* address, T value) {
+  additions.fetch_add(1, std::memory_order_relaxed);
   return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
 }
 
