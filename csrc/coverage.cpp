@@ -4,14 +4,11 @@
 #include "core/launch.h"
 #include "core/tensor.h"
 #include "coverage_backward.h"
+#include "coverage_cpu.h"
 
 namespace diffrender {
 namespace {
 
-// As in rasterize: the GPU's way to make the lists also runs on the CPU, for tests.
-enum class Driver : int64_t { native = 0, gpu = 1 };
-
-constexpr int64_t kTileSide = 8;                               // pixels, of the CPU
 constexpr int64_t kBlockThreads = int64_t(1) << 18;            // of the GPU
 constexpr int64_t kMaximumWorkers = 32768;                     // of the GPU
 constexpr int64_t kScratchBytes = int64_t(512) * 1024 * 1024;  // for all of them
@@ -31,6 +28,7 @@ RasterMesh<double> coverage_mesh(const Tensor& positions, const Tensor& triangle
           static_cast<Cull>(cull)};
 }
 
+FragmentKind* kinds_of(const Tensor& tensor) { return reinterpret_cast<FragmentKind*>(mutable_data<uint8_t>(tensor)); }
 PixelBox* boxes_of(const Tensor& tensor) { return static_cast<PixelBox*>(tensor.mutable_data_ptr()); }
 
 // One tensor holds the records of all triangles and, behind them, the depth ranges of all triangles.
@@ -60,10 +58,75 @@ std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, 
   return {boxes, records, blocks};
 }
 
+// All fragments on the CPU: triangle, weight, barycentrics, depth, pixel, offsets, kinds, length of the longest list.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_fragments(
+    const Tensor& clip_positions, const Tensor& triangle_indices, const std::optional<Tensor>& item_ranges,
+    int64_t height, int64_t width, int64_t cull, bool merge, bool is_double) {
+  const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
+  const auto [boxes, records, blocks] = coverage_setup(positions, triangles, item_ranges, height, width, cull);
+  const int64_t batch = boxes.size(0), pixels = height * width;
+  const CoverageStrips strips(boxes_of(boxes), batch, triangles.size(0), height);
+  const int64_t tasks = batch * strips.per_item;
+  const CoverageForward kernel{
+      {coverage_mesh(positions, triangles, std::nullopt, 0), Viewport<double>::make(width, height), records_of(records),
+       ranges_of(records), nullptr, nullptr},
+      merge,
+      nullptr,
+      {}};
+  std::vector<StripFragments> found(tasks);
+  std::atomic<int64_t> next{0};
+  parallel_tasks(std::min<int64_t>(torch::stable::get_num_threads(), tasks), [&](int64_t) {
+    StripWorker worker(kernel, boxes_of(boxes));
+    for (int64_t i = next.fetch_add(1); i < tasks; i = next.fetch_add(1)) {
+      found[i].is_double = is_double;
+      worker.run(i / strips.per_item, i % strips.per_item, strips.triangles.get() + strips.offsets[i],
+                 strips.offsets[i + 1] - strips.offsets[i], &found[i]);
+    }
+  });
+  std::vector<int64_t> first(tasks + 1, 0);
+  int64_t longest = 0;
+  for (int64_t i = 0; i < tasks; ++i) {
+    first[i + 1] = first[i] + found[i].count;
+    longest = std::max(longest, found[i].longest);
+  }
+  const int64_t total = first[tasks], float_bytes = is_double ? 8 : 4;
+  const ScalarType type = is_double ? ScalarType::Double : ScalarType::Float;
+  const Tensor triangle_id = new_empty(triangles, {total}, ScalarType::Int);
+  const Tensor weight = new_empty(positions, {total}, type), depth = new_empty(positions, {total}, type);
+  const Tensor barycentrics = new_empty(positions, {total, 2}, type),
+               kinds = new_empty(boxes, {total}, ScalarType::Byte);
+  const Tensor pixel = new_empty(boxes, {total}, ScalarType::Long);
+  const Tensor offsets = new_zeros(boxes, {batch * pixels + 1}, ScalarType::Long);
+  const Tensor longest_list = new_empty(boxes, {1}, ScalarType::Long);
+  *mutable_data<int64_t>(longest_list) = longest;
+  int64_t* const pixel_of = mutable_data<int64_t>(pixel);
+  int64_t* const ends = mutable_data<int64_t>(offsets) + 1;
+  parallel_tasks(tasks, [&](int64_t i) {
+    const StripFragments& strip = found[i];
+    const auto copy = [&](const Tensor& to, const void* from, int64_t bytes) {
+      if (strip.count > 0)
+        std::memcpy(static_cast<uint8_t*>(to.mutable_data_ptr()) + first[i] * bytes, from, strip.count * bytes);
+    };
+    copy(triangle_id, strip.triangles(), 4);
+    copy(weight, strip.weight().values, float_bytes);
+    copy(depth, strip.depth().values, float_bytes);
+    copy(barycentrics, strip.barycentrics().values, 2 * float_bytes);
+    copy(kinds, strip.kinds(), 1);
+    const int64_t row = i % strips.per_item * kStripRows, begin = (i / strips.per_item * height + row) * width;
+    int64_t place = first[i];
+    for (int64_t p = 0; p < std::min(kStripRows, height - row) * width; ++p) {
+      const int64_t end = place + (strip.counts != nullptr ? strip.counts[p] : 0);
+      while (place < end) pixel_of[place++] = begin + p;
+      ends[begin + p] = end;
+    }
+  });
+  return {triangle_id, weight, barycentrics, depth, pixel, offsets, kinds, longest_list};
+}
+
 // Adds 1 to counts[pixel] for every triangle that touches it, and where there is a list to fill, writes the triangle to
 // list[counts[pixel]] first.
-void add_candidates(const Tensor& boxes, const Tensor& records, const std::optional<Tensor>& block_offsets,
-                    const Tensor& counts, int32_t* list, int64_t height, int64_t width) {
+void add_candidates(const Tensor& boxes, const Tensor& records, const Tensor& block_offsets, const Tensor& counts,
+                    int32_t* list, int64_t height, int64_t width) {
   const int64_t batch = boxes.size(0), triangles = boxes.size(1);
   const CoverageCandidates kernel{boxes_of(boxes),
                                   records_of(records),
@@ -72,55 +135,38 @@ void add_candidates(const Tensor& boxes, const Tensor& records, const std::optio
                                   static_cast<int32_t>(triangles),
                                   static_cast<int32_t>(width),
                                   static_cast<int32_t>(height)};
-  if (block_offsets.has_value()) {
-    const int64_t threads = boxes.is_cuda() ? kBlockThreads : 64;
-    launch_in_order(boxes, threads, CoverageBlocks{kernel, data<int64_t>(*block_offsets), batch * triangles, threads});
-    return;
-  }
-  DR_CHECK(!boxes.is_cuda(), "coverage: CUDA needs blocks");
-  // Every band looks at every box: few bands, but enough for the threads.
-  const int64_t bands = std::min<int64_t>(height, 16);
-  parallel_tasks(batch * bands, [&](int64_t task) {
-    const int64_t item = task / bands, band = task % bands;
-    add_band(kernel, item, static_cast<int32_t>(band * height / bands),
-             static_cast<int32_t>((band + 1) * height / bands));
-  });
+  const int64_t threads = boxes.is_cuda() ? kBlockThreads : 64;
+  launch_in_order(boxes, threads, CoverageBlocks{kernel, data<int64_t>(block_offsets), batch * triangles, threads});
 }
 
 // Number of candidates of each pixel.
-Tensor coverage_count(const Tensor& pixel_boxes, const Tensor& triangle_records, const std::optional<Tensor>& blocks,
-                      int64_t height, int64_t width) {
+Tensor coverage_count(const Tensor& pixel_boxes, const Tensor& triangle_records, const Tensor& blocks, int64_t height,
+                      int64_t width) {
   const DeviceScope device(pixel_boxes);
   const Tensor boxes = as_contiguous(pixel_boxes), records = as_contiguous(triangle_records);
-  std::optional<Tensor> block_offsets;
-  if (blocks.has_value()) block_offsets = as_contiguous(*blocks);
   const Tensor counts = new_zeros(boxes, {boxes.size(0) * height * width}, ScalarType::Long);
-  add_candidates(boxes, records, block_offsets, counts, nullptr, height, width);
+  add_candidates(boxes, records, as_contiguous(blocks), counts, nullptr, height, width);
   return counts;
 }
 
 // Candidates of all pixels, each list in ascending order.
-Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, const std::optional<Tensor>& blocks,
+Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, const Tensor& blocks,
                      const Tensor& list_offsets, int64_t total, int64_t height, int64_t width) {
   const DeviceScope device(pixel_boxes);
   const Tensor boxes = as_contiguous(pixel_boxes), records = as_contiguous(triangle_records);
   const Tensor offsets = as_contiguous(list_offsets);
-  std::optional<Tensor> block_offsets;
-  if (blocks.has_value()) block_offsets = as_contiguous(*blocks);
   const int64_t pixels = boxes.size(0) * height * width;
   DR_CHECK(offsets.numel() == pixels + 1, "coverage: offsets have another size");
   const Tensor places = new_empty(boxes, {pixels}, ScalarType::Long);
   const Tensor list = new_empty(boxes, {total}, ScalarType::Int);
-  launch(boxes, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
-  add_candidates(boxes, records, block_offsets, places, mutable_data<int32_t>(list), height, width);
-  if (block_offsets.has_value()) {
-    launch(boxes, pixels, CoverageSort{data<int64_t>(offsets), mutable_data<int32_t>(list)});
-  }
+  launch_in_order(boxes, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
+  add_candidates(boxes, records, as_contiguous(blocks), places, mutable_data<int32_t>(list), height, width);
+  launch_in_order(boxes, pixels, CoverageSort{data<int64_t>(offsets), mutable_data<int32_t>(list)});
   return list;
 }
 
 CoverageLists coverage_lists(const Tensor& positions, const Tensor& triangles, const Tensor& records,
-                             const Tensor& offsets, const Tensor& list, int64_t height, int64_t width, bool merge) {
+                             const Tensor& offsets, const Tensor& list, int64_t height, int64_t width) {
   DR_CHECK(list.scalar_type() == ScalarType::Int && offsets.scalar_type() == ScalarType::Long,
            "coverage: lists must be int32 and offsets int64");
   DR_CHECK((offsets.numel() - 1) % (height * width) == 0, "coverage: offsets have another size");
@@ -129,8 +175,7 @@ CoverageLists coverage_lists(const Tensor& positions, const Tensor& triangles, c
           records_of(records),
           nullptr,
           data<int64_t>(offsets),
-          data<int32_t>(list),
-          merge};
+          data<int32_t>(list)};
 }
 
 // Calls run(workers) for the pixels of short, middle and long lists in turn: the longer the lists, the more memory
@@ -148,11 +193,11 @@ void for_each_length(const Tensor& like, int64_t pixels, int64_t longest, const 
   }
 }
 
-// What each candidate shows: number of those seen in each pixel (B H W), weight (N), barycentrics (N, 2), depth (N).
-std::tuple<Tensor, Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_positions, const Tensor& triangle_indices,
-                                                         const Tensor& triangle_records, const Tensor& list_offsets,
-                                                         const Tensor& candidates, int64_t longest, int64_t height,
-                                                         int64_t width, bool merge) {
+// What each candidate shows: number of those seen in each pixel (B H W), weight (N), barycentrics (N, 2), depth (N),
+// FragmentKind (N).
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_clip(
+    const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& triangle_records,
+    const Tensor& list_offsets, const Tensor& candidates, int64_t longest, int64_t height, int64_t width, bool merge) {
   const DeviceScope device(clip_positions);
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(candidates);
@@ -160,52 +205,39 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> coverage_clip(const Tensor& clip_posi
   const int64_t total = list.numel(), pixels = offsets.numel() - 1;
   const Tensor weight = new_empty(positions, {total}), depth = new_empty(positions, {total});
   const Tensor barycentrics = new_empty(positions, {total, 2}), counts = new_zeros(offsets, {pixels});
-  CoverageLists lists = coverage_lists(positions, triangles, records, offsets, list, height, width, merge);
+  const Tensor kinds = new_empty(positions, {total}, ScalarType::Byte);
+  CoverageLists lists = coverage_lists(positions, triangles, records, offsets, list, height, width);
   lists.ranges = ranges_of(records);
-  const CoverageForward kernel{lists, mutable_data<int64_t>(counts), mutable_data<double>(weight),
-                               mutable_data<double>(barycentrics), mutable_data<double>(depth)};
-  if (total > 0 && positions.is_cuda()) {
-    for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
-      launch(positions, workers.workers, CoverageForwardWorkers{kernel, workers});
-    });
-  } else if (total > 0) {
-    // Strips of rows, in them blocks of columns: pixels close to each other have the same triangles.
-    const int64_t strips = (height + kTileSide - 1) / kTileSide;
-    parallel_tasks(pixels / (height * width) * strips, [&](int64_t task) {
-      const int64_t first_row = task % strips * kTileSide, rows = std::min(kTileSide, height - first_row);
-      const int64_t begin = (task / strips * height + first_row) * width;
-      if (kernel.lists.offsets[begin] == kernel.lists.offsets[begin + rows * width]) return;
-      const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
-      const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
-      for (int64_t left = 0; left < width; left += kTileSide) {
-        const int64_t columns = std::min(kTileSide, width - left);
-        for (int64_t k = 0; k < rows * columns; ++k)
-          kernel.pixel(begin + k / columns * width + left + k % columns, scratch);
-      }
-    });
-  }
-  return {counts, weight, barycentrics, depth};
+  const CoverageForward kernel{
+      lists,
+      merge,
+      mutable_data<int64_t>(counts),
+      {mutable_data<double>(weight), mutable_data<double>(barycentrics), mutable_data<double>(depth), kinds_of(kinds)}};
+  for_each_length(positions, total > 0 ? pixels : 0, longest, [&](const CoverageWorkers& workers) {
+    launch_in_order(positions, workers.workers, CoverageForwardWorkers{kernel, workers});
+  });
+  return {counts, weight, barycentrics, depth, kinds};
 }
 
-// Only the candidates that are seen: triangle, weight, barycentrics, depth, pixel.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(const Tensor& list_offsets,
-                                                                    const Tensor& candidates, const Tensor& weights,
-                                                                    const Tensor& weights_of_corners,
-                                                                    const Tensor& depths,
-                                                                    const Tensor& fragment_offsets, int64_t total) {
+// Only the candidates that are seen: triangle, weight, barycentrics, depth, pixel, kind.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(
+    const Tensor& list_offsets, const Tensor& candidates, const Tensor& weights, const Tensor& weights_of_corners,
+    const Tensor& depths, const Tensor& kinds, const Tensor& fragment_offsets, int64_t total) {
   const DeviceScope device(weights);
   const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(candidates), depth = as_contiguous(depths);
   const Tensor weight = as_contiguous(weights), barycentrics = as_contiguous(weights_of_corners);
-  const Tensor new_offsets = as_contiguous(fragment_offsets);
+  const Tensor kind = as_contiguous(kinds), new_offsets = as_contiguous(fragment_offsets);
   const Tensor triangle_id = new_empty(weight, {total}, ScalarType::Int), pixel = new_empty(offsets, {total});
   const Tensor new_weight = new_empty(weight, {total}), new_depth = new_empty(weight, {total});
-  const Tensor new_barycentrics = new_empty(weight, {total, 2});
-  launch(weight, offsets.numel() - 1,
-         CoverageCompact{data<int64_t>(offsets), data<int32_t>(list), data<double>(weight), data<double>(barycentrics),
-                         data<double>(depth), data<int64_t>(new_offsets), mutable_data<int32_t>(triangle_id),
-                         mutable_data<double>(new_weight), mutable_data<double>(new_barycentrics),
-                         mutable_data<double>(new_depth), mutable_data<int64_t>(pixel)});
-  return {triangle_id, new_weight, new_barycentrics, new_depth, pixel};
+  const Tensor new_barycentrics = new_empty(weight, {total, 2}), new_kind = new_empty(kind, {total});
+  launch_in_order(
+      weight, offsets.numel() - 1,
+      CoverageCompact{data<int64_t>(offsets), data<int32_t>(list), data<double>(weight), data<double>(barycentrics),
+                      data<double>(depth), data<uint8_t>(kind), data<int64_t>(new_offsets),
+                      mutable_data<int32_t>(triangle_id), mutable_data<double>(new_weight),
+                      mutable_data<double>(new_barycentrics), mutable_data<double>(new_depth),
+                      mutable_data<int64_t>(pixel), mutable_data<uint8_t>(new_kind)});
+  return {triangle_id, new_weight, new_barycentrics, new_depth, pixel, new_kind};
 }
 
 // The backward kernel on the CPU: one scratch per range of pixels.
@@ -227,17 +259,17 @@ struct CoverageBackwardCpu {
 };
 
 Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& list_offsets,
-                         const Tensor& visible, const std::optional<Tensor>& merged, int64_t longest, int64_t height,
-                         int64_t width, const std::optional<Tensor>& grad_weight,
-                         const std::optional<Tensor>& grad_barycentrics, const std::optional<Tensor>& grad_depth,
-                         int64_t algorithm) {
+                         const Tensor& visible, const Tensor& kinds, int64_t longest, int64_t height, int64_t width,
+                         const std::optional<Tensor>& grad_weight, const std::optional<Tensor>& grad_barycentrics,
+                         const std::optional<Tensor>& grad_depth, int64_t algorithm) {
   const DeviceScope device(clip_positions);
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(visible);
   const auto dense = [](const std::optional<Tensor>& grad) {
     return grad.has_value() ? std::optional<Tensor>(as_contiguous(*grad)) : std::nullopt;
   };
-  const auto flags = dense(merged), gw = dense(grad_weight), gb = dense(grad_barycentrics), gd = dense(grad_depth);
+  const Tensor kind = as_contiguous(kinds);
+  const auto gw = dense(grad_weight), gb = dense(grad_barycentrics), gd = dense(grad_depth);
   const auto values = [](const std::optional<Tensor>& grad) {
     if (!grad.has_value()) return FloatArray{nullptr, true};
     const bool is_double = grad->scalar_type() == ScalarType::Double;
@@ -252,8 +284,8 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
   launch(positions, batch * triangles.size(0),
          CoverageSetup{coverage_mesh(positions, triangles, std::nullopt, 0), Viewport<double>::make(width, height),
                        boxes_of(boxes), records_of(records), nullptr});
-  const CoverageBackward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width, false),
-                                data_or_null<uint8_t>(flags), values(gw), values(gb), values(gd)};
+  const CoverageBackward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width),
+                                kinds_of(kind), values(gw), values(gb), values(gd)};
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
   if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
     detail::scatter_cpu<double>(grad, positions.size(0), pixels, CoverageBackwardCpu{kernel, longest},
@@ -275,24 +307,26 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "coverage_setup(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull) "
       "-> (Tensor, Tensor, Tensor)");
   m.def(
-      "coverage_count(Tensor boxes, Tensor records, Tensor? block_offsets, int height, int width) "
-      "-> Tensor");
+      "coverage_fragments(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull, "
+      "bool merge, bool is_double) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("coverage_count(Tensor boxes, Tensor records, Tensor block_offsets, int height, int width) -> Tensor");
   m.def(
-      "coverage_fill(Tensor boxes, Tensor records, Tensor? block_offsets, Tensor offsets, int total, "
+      "coverage_fill(Tensor boxes, Tensor records, Tensor block_offsets, Tensor offsets, int total, "
       "int height, int width) -> Tensor");
   m.def(
       "coverage_clip(Tensor clip_positions, Tensor triangles, Tensor records, Tensor offsets, Tensor candidates, "
-      "int longest, int height, int width, bool merge) -> (Tensor, Tensor, Tensor, Tensor)");
+      "int longest, int height, int width, bool merge) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "coverage_compact(Tensor offsets, Tensor candidates, Tensor weight, Tensor barycentrics, Tensor depth, "
-      "Tensor new_offsets, int total) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor kind, Tensor new_offsets, int total) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "coverage_backward(Tensor clip_positions, Tensor triangles, Tensor offsets, Tensor triangle_id, Tensor? merged, "
+      "coverage_backward(Tensor clip_positions, Tensor triangles, Tensor offsets, Tensor triangle_id, Tensor kind, "
       "int longest, int height, int width, Tensor? grad_weight, Tensor? grad_barycentrics, Tensor? grad_depth, "
       "int scatter) -> Tensor");
 }
 
 DR_REGISTER("coverage_setup", &coverage_setup)
+STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl("coverage_fragments", DR_BOX(&coverage_fragments)); }
 DR_REGISTER("coverage_count", &coverage_count)
 DR_REGISTER("coverage_fill", &coverage_fill)
 DR_REGISTER("coverage_clip", &coverage_clip)

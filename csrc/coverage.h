@@ -6,66 +6,92 @@
 
 namespace diffrender {
 
-struct CoverageForward {
-  CoverageLists lists;
-  int64_t* counts;       // [B H W] fragments of each pixel
+// What the candidates of some pixels show.
+struct FragmentArrays {
   double* weight;        // [N] 0 where the candidate is not seen
   double* barycentrics;  // [N, 2]
   double* depth;         // [N]
+  FragmentKind* kind;    // [N]
 
-  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch) const {
-    const int64_t begin = lists.offsets[p], end = lists.offsets[p + 1];
-    counts[p] = 0;
-    if (begin == end) return;
-    for (int64_t k = begin; k < end; ++k) {
-      weight[k] = 0;
-      barycentrics[2 * k] = 0;
-      barycentrics[2 * k + 1] = 0;
-      depth[k] = 1;
-    }
-    const Candidate* const candidates = scratch.candidates;
-    const auto at = lists.place(p);
-    // What lies behind a smooth surface need not be looked at.
-    const int winding = end - begin > 1 ? lists.front_winding(p, at) : 0;
-    int count = lists.collect(p, at, winding, scratch.candidates);
-    bool whole = count == 1 && candidates[0].sides == 0;
-    int center = whole ? 0 : lists.keep_smooth_surface(at, scratch.candidates, &count);
-    if (winding != 0 && center < 0) {
-      count = lists.collect(p, at, 0, scratch.candidates);
-      whole = count == 1 && candidates[0].sides == 0;
-      center = whole ? 0 : lists.keep_smooth_surface(at, scratch.candidates, &count);
-    }
-    if (count == 0) return;
-    if (whole) {
-      write(p, candidates[0], {1, 0, 0}, 1);
-      return;
-    }
-    if (center >= 0 && lists.merge) {
-      write(p, candidates[center], {1, 0, 0}, 1);
-      return;
-    }
-    const PixelCandidates pixel = {candidates, count, center >= 0, lists.square(at)};
-    Moments rest = pixel.square.moments();
-    for (int i = 0; i < count; ++i) {
-      if (lists.is_rest(pixel, center, i)) continue;
-      int pieces;
-      const Moments m = lists.visible_moments(pixel, i, scratch.stack, nullptr, &pieces);
-      rest = {rest.area - m.area, rest.x - m.x, rest.y - m.y};
-      if (m.area >= 10 * kSmallestArea) write(p, candidates[i], m, pixel.square.area());
-    }
-    if (lists.is_rest(pixel, center, center)) write(p, candidates[center], rest, pixel.square.area());
+  DR_HD FragmentArrays from(int64_t first) const {
+    return {weight + first, barycentrics + 2 * first, depth + first, kind + first};
   }
 
-  DR_HD void write(int64_t p, const Candidate& c, const Moments& m, double pixel_area) const {
-    const int64_t k = lists.offsets[p] + c.slot;
-    ++counts[p];
+  DR_HD void clear(int64_t k) const {
+    weight[k] = 0;
+    barycentrics[2 * k] = 0;
+    barycentrics[2 * k + 1] = 0;
+    depth[k] = 1;
+    kind[k] = FragmentKind::any;
+  }
+
+  DR_HD void set(const Candidate& c, const Moments& m, double pixel_area, FragmentKind what) const {
     const double u = m.x / m.area, v = m.y / m.area;
     const double e0 = c.edge_at(0, u, v), e1 = c.edge_at(1, u, v), e2 = c.edge_at(2, u, v);
     const double inverse = reciprocal_or_zero(e0 + e1 + e2);
-    weight[k] = m.area < pixel_area ? m.area / pixel_area : 1.0;
-    barycentrics[2 * k] = e0 * inverse;
-    barycentrics[2 * k + 1] = e1 * inverse;
-    depth[k] = c.depth.at(u, v);
+    weight[c.slot] = m.area < pixel_area ? m.area / pixel_area : 1.0;
+    barycentrics[2 * c.slot] = e0 * inverse;
+    barycentrics[2 * c.slot + 1] = e1 * inverse;
+    depth[c.slot] = c.depth.at(u, v);
+    kind[c.slot] = what;
+  }
+};
+
+struct CoverageForward {
+  CoverageLists lists;
+  bool merge;       // pixels inside of a smooth surface are point samples
+  int64_t* counts;  // [B H W] fragments of each pixel
+  FragmentArrays out;
+
+  DR_HD void pixel(int64_t p, const CoverageScratch& scratch) const {
+    const PixelList list = lists.of(p);
+    const FragmentArrays here = out.from(lists.offsets[p]);
+    for (int32_t k = 0; k < list.count; ++k) here.clear(k);
+    counts[p] = list.count > 0 ? show(list, lists.place(p), scratch, here) : 0;
+  }
+
+  // Writes the candidates of a pixel that are seen; returns their number.
+  DR_HD_CALL int show(const PixelList& list, const CoverageLists::PixelPlace& at, const CoverageScratch& scratch,
+                      const FragmentArrays& here) const {
+    const Candidate* const candidates = scratch.candidates;
+    // What lies behind a smooth surface need not be looked at.
+    const int winding = list.count > 1 ? lists.front_winding(list, at) : 0;
+    int count, center;
+    bool whole = find(list, at, winding, scratch.candidates, &count, &center);
+    if (winding != 0 && center < 0) whole = find(list, at, 0, scratch.candidates, &count, &center);
+    if (count == 0) return 0;
+    if (whole || (center >= 0 && merge)) {
+      here.set(candidates[whole ? 0 : center], {1, 0, 0}, 1, FragmentKind::whole);
+      return 1;
+    }
+    return show_parts({candidates, count, center >= 0, lists.square(at)}, center, scratch.stack, here);
+  }
+
+  // Whether the pixel has but one candidate, which covers it. If not, `center` is that of a smooth surface, or -1.
+  DR_HD bool find(const PixelList& list, const CoverageLists::PixelPlace& at, int winding, Candidate* candidates,
+                  int* count, int* center) const {
+    *count = lists.collect(list, at, winding, candidates);
+    const bool whole = *count == 1 && candidates[0].sides == 0;
+    *center = whole ? 0 : lists.keep_smooth_surface(at, candidates, count);
+    return whole;
+  }
+
+  DR_HD_CALL static int show_parts(const PixelCandidates& pixel, int center, Piece* stack, const FragmentArrays& here) {
+    const double area = pixel.square.area();
+    Moments rest = pixel.square.moments();
+    int shown = 0;
+    for (int i = 0; i < pixel.count; ++i) {
+      if (CoverageLists::is_rest(pixel, center, i)) continue;
+      int pieces;
+      const Moments m = CoverageLists::visible_moments(pixel, i, stack, nullptr, &pieces);
+      rest = {rest.area - m.area, rest.x - m.x, rest.y - m.y};
+      if (!(m.area >= 10 * kSmallestArea)) continue;
+      here.set(pixel.list[i], m, area, i == center ? FragmentKind::center : FragmentKind::any);
+      ++shown;
+    }
+    if (!CoverageLists::is_rest(pixel, center, center)) return shown;
+    here.set(pixel.list[center], rest, area, FragmentKind::center);
+    return shown + 1;
   }
 };
 
@@ -76,12 +102,14 @@ struct CoverageCompact {
   const double* weight;        // [N]
   const double* barycentrics;  // [N, 2]
   const double* depth;         // [N]
+  const uint8_t* kind;         // [N] FragmentKind
   const int64_t* new_offsets;  // [P + 1] of the fragments
   int32_t* new_triangles;      // [M]
   double* new_weight;          // [M]
   double* new_barycentrics;    // [M, 2]
   double* new_depth;           // [M]
   int64_t* new_pixel;          // [M]
+  uint8_t* new_kind;           // [M]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t p = begin; p < end; ++p) {
@@ -93,6 +121,7 @@ struct CoverageCompact {
         new_barycentrics[2 * place] = barycentrics[2 * k];
         new_barycentrics[2 * place + 1] = barycentrics[2 * k + 1];
         new_depth[place] = depth[k];
+        new_kind[place] = kind[k];
         new_pixel[place++] = p;
       }
     }

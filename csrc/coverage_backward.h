@@ -43,7 +43,7 @@ struct FloatArray {
 //   grad_q
 struct CoverageBackward {
   CoverageLists lists;
-  const uint8_t* merged;         // [N] or null: fragments that are point samples
+  const FragmentKind* kinds;     // [N]
   FloatArray grad_weight;        // [N] or null
   FloatArray grad_barycentrics;  // [N, 2] or null
   FloatArray grad_depth;         // [N] or null
@@ -51,14 +51,17 @@ struct CoverageBackward {
   // `out` takes the gradients of the candidates' lines.
   template <class Out>
   DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Out& out) const {
+    const PixelList list = lists.of(p);
+    if (list.count == 0) return;
     const int64_t begin = lists.offsets[p];
-    if (begin == lists.offsets[p + 1]) return;
     const Candidate* const candidates = scratch.candidates;
     const auto at = lists.place(p);
-    int count = lists.collect(p, at, 0, scratch.candidates);
-    const bool whole =
-        (count == 1 && candidates[0].sides == 0) || (merged != nullptr && count == 1 && merged[begin] != 0);
-    const int center = !whole && count > 1 ? lists.keep_smooth_surface(at, scratch.candidates, &count) : -1;
+    const int count = lists.collect(list, at, 0, scratch.candidates);
+    const bool whole = count == 1 && (candidates[0].sides == 0 || kinds[begin] == FragmentKind::whole);
+    int center = -1;
+    for (int i = 0; i < count; ++i) {
+      if (kinds[begin + candidates[i].slot] == FragmentKind::center) center = i;
+    }
     const PixelCandidates pixel = {candidates, count, center >= 0, lists.square(at)};
     for (int i = 0; i < count; ++i) scratch.gradients[i] = CandidateGradient{};
     if (lists.is_rest(pixel, center, center)) {

@@ -111,11 +111,11 @@ struct CoverageSetup {
   }
 };
 
-// Calls visit(pixel) for the pixels within `part`, a part of the triangle's box, that the triangle touches: in each row
-// one run, which ends where the row leaves a side. Rounding of the ends is far below the margin.
+// Calls visit(row, first column, last column) for the pixels within `part`, a part of the triangle's box, that the
+// triangle touches: in each row one run, which ends where the row leaves a side. Rounding of the ends is far below the
+// margin.
 template <class Visit>
-DR_HD void for_each_touched_pixel(const TriangleRecord& record, const PixelBox& part, int64_t first_pixel,
-                                  int32_t width, const Visit& visit) {
+DR_HD void for_each_touched_run(const TriangleRecord& record, const PixelBox& part, const Visit& visit) {
   Line side[3];
   double inverse[3];
   for (int k = 0; k < 3; ++k) {
@@ -133,14 +133,14 @@ DR_HD void for_each_touched_pixel(const TriangleRecord& record, const PixelBox& 
       last = side[k].x == 0 && value < 0 ? -1.0 : last;
     }
     if (!(first <= last)) continue;
-    const int64_t start = first_pixel + static_cast<int64_t>(part.row_begin + row) * width + part.column_begin;
     int32_t u = static_cast<int32_t>(first);
     u += u < first ? 1 : 0;
-    for (const int32_t end = static_cast<int32_t>(last); u <= end; ++u) visit(start + u);
+    const int32_t end = static_cast<int32_t>(last);
+    if (u <= end) visit(part.row_begin + row, part.column_begin + u, part.column_begin + end);
   }
 }
 
-// Counts, or with `candidates` fills in, the triangles of each pixel.
+// Counts, or with `candidates` fills in, the triangles of each pixel. For the GPU; the CPU goes by coverage_cpu.h.
 struct CoverageCandidates {
   const PixelBox* boxes;          // [B, T]
   const TriangleRecord* records;  // [B, T]
@@ -149,24 +149,15 @@ struct CoverageCandidates {
   int32_t triangle_count, width, height;
 
   DR_HD void add(int64_t item, int32_t triangle, const PixelBox& part) const {
-    const int64_t first_pixel = item * height * width;
-    for_each_touched_pixel(records[item * triangle_count + triangle], part, first_pixel, width, [&](int64_t pixel) {
-      const uint64_t place = atomic_add(reinterpret_cast<uint64_t*>(counts + pixel), 1);
-      if (candidates != nullptr) candidates[place] = triangle;
+    for_each_touched_run(records[item * triangle_count + triangle], part, [&](int32_t row, int32_t u, int32_t last) {
+      const int64_t pixel = (item * height + row) * width;
+      for (; u <= last; ++u) {
+        const uint64_t place = atomic_add(reinterpret_cast<uint64_t*>(counts + pixel + u), 1);
+        if (candidates != nullptr) candidates[place] = triangle;
+      }
     });
   }
 };
-
-// On the CPU: rows [row_begin, row_end) of one item, all triangles in order.
-inline void add_band(const CoverageCandidates& kernel, int64_t item, int32_t row_begin, int32_t row_end) {
-  const PixelBox* const boxes = kernel.boxes + item * kernel.triangle_count;
-  for (int32_t t = 0; t < kernel.triangle_count; ++t) {
-    PixelBox part = boxes[t];
-    part.row_begin = maximum(part.row_begin, row_begin);
-    part.row_end = minimum(part.row_end, row_end);
-    if (!part.empty()) kernel.add(item, t, part);
-  }
-}
 
 constexpr int32_t kBlockSide = 16;  // pixels
 

@@ -40,6 +40,19 @@ struct CoverageScratch {
   }
 };
 
+// What a fragment is to its pixel. The forward pass finds it, the backward pass has it from there.
+enum class FragmentKind : uint8_t {
+  any,
+  whole,   // stands for the whole pixel: a point sample at its centre
+  center,  // the one at the centre of a pixel whose candidates are a smooth surface and do not overlap
+};
+
+// Triangles of one pixel, ascending.
+struct PixelList {
+  const int32_t* triangles;  // [count]
+  int32_t count;
+};
+
 // Lists of triangles per pixel, and what is common to forward and backward: the candidates that can be seen.
 struct CoverageLists {
   RasterMesh<double> mesh;
@@ -48,7 +61,10 @@ struct CoverageLists {
   const DepthRange* ranges;       // [B, T], forward only
   const int64_t* offsets;         // [B H W + 1]
   const int32_t* triangles;       // [N] triangles of each pixel, ascending
-  bool merge;                     // pixels inside of a smooth surface are point samples
+
+  DR_HD PixelList of(int64_t pixel) const {
+    return {triangles + offsets[pixel], static_cast<int32_t>(offsets[pixel + 1] - offsets[pixel])};
+  }
 
   struct PixelPlace {
     int64_t item;
@@ -69,28 +85,28 @@ struct CoverageLists {
   // Which winding, as the sign of D, lies in front of the other on the whole pixel, wherever the planes of all
   // triangles of the pixel reach; 0 where neither does. On a closed surface it is that of the front faces, away from
   // the silhouette.
-  DR_HD int front_winding(int64_t pixel, const PixelPlace& at) const {
+  DR_HD int front_winding(const PixelList& list, const PixelPlace& at) const {
     const DepthRange* const first = ranges + at.item * mesh.triangle_count;
     float nearest[2] = {kLargest<float>, kLargest<float>}, farthest[2] = {-kLargest<float>, -kLargest<float>};
-    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
-      if (static_cast<uint32_t>(triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
-      const DepthRange range = first[triangles[k]];
+    for (int32_t k = 0; k < list.count; ++k) {
+      if (static_cast<uint32_t>(list.triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      const DepthRange range = first[list.triangles[k]];
       const int side = range.winding > 0 ? 1 : 0;
       nearest[side] = range.low < nearest[side] ? range.low : nearest[side];
       farthest[side] = range.high > farthest[side] ? range.high : farthest[side];
     }
     if (nearest[0] > 1e30f || nearest[1] > 1e30f) return 0;
     if (farthest[1] < nearest[0]) return 1;
-    return farthest[0] < nearest[1] ? -1 : front_winding_here(pixel, at);
+    return farthest[0] < nearest[1] ? -1 : front_winding_here(list, at);
   }
 
   // The same by the depths in this pixel alone, instead of those in the boxes of the triangles.
-  DR_HD_CALL int front_winding_here(int64_t pixel, const PixelPlace& at) const {
+  DR_HD_CALL int front_winding_here(const PixelList& list, const PixelPlace& at) const {
     const TriangleRecord* const first = records + at.item * mesh.triangle_count;
     double nearest[2] = {kLargest<double>, kLargest<double>}, farthest[2] = {-kLargest<double>, -kLargest<double>};
-    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
-      if (static_cast<uint32_t>(triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
-      const TriangleRecord& record = first[triangles[k]];
+    for (int32_t k = 0; k < list.count; ++k) {
+      if (static_cast<uint32_t>(list.triangles[k]) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
+      const TriangleRecord& record = first[list.triangles[k]];
       const Line depth = record.depth.moved(at.column - record.column, at.row - record.row);
       const double noise = kDepthTolerance * record.depth_terms;
       const int side = record.determinant > 0 ? 1 : 0;
@@ -104,16 +120,16 @@ struct CoverageLists {
 
   // Candidates that reach into the pixel, less those that lie behind one that covers all of it. `winding` = only those
   // whose D has this sign; 0 for all.
-  DR_HD int collect(int64_t pixel, const PixelPlace& at, int winding, Candidate* candidates) const {
+  DR_HD_CALL int collect(const PixelList& list, const PixelPlace& at, int winding, Candidate* candidates) const {
     const TriangleRecord* const first = records + at.item * mesh.triangle_count;
     int count = 0, cover = -1;
-    for (int64_t k = offsets[pixel]; k < offsets[pixel + 1]; ++k) {
+    for (int32_t k = 0; k < list.count; ++k) {
       Candidate& c = candidates[count];
-      const int32_t triangle = triangles[k];
+      const int32_t triangle = list.triangles[k];
       if (static_cast<uint32_t>(triangle) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
       if (winding != 0 && ranges[at.item * mesh.triangle_count + triangle].winding != winding) continue;
       if (first[triangle].valid == 0 || !c.make(first[triangle], at.column, at.row)) continue;
-      c.slot = static_cast<int32_t>(k - offsets[pixel]);
+      c.slot = k;
       c.triangle = triangle;
       if (c.sides == 0 && (cover < 0 || c.depth.c < candidates[cover].depth.c)) cover = count;
       ++count;

@@ -97,8 +97,9 @@ def coverage(
     Gradients: weight, barycentrics and depth give clip_positions (x, y, z and w) their exact derivative, the motion of
         silhouettes, of crossings of surfaces and of the centroid included. It is undefined only where visibility
         changes at once on a whole line, as where two edges lie on each other.
-    Memory: saves clip_positions, triangles, and of the fragments triangle_id and offsets (with merge_adjacent one byte
-        more). While it runs the list of all candidates, hidden ones too, takes 36 bytes each, and 164 a triangle.
+    Memory: saves clip_positions, triangles, and of the fragments triangle_id, one byte, and offsets. While it runs
+        CUDA takes 37 bytes for each of all candidates, hidden ones too, the CPU room for two lists of fragments; and
+        both 164 a triangle.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
@@ -251,25 +252,27 @@ class _Coverage(torch.autograd.Function):
     def forward(positions, triangles, ranges, height, width, cull, merge, driver):
         op = torch.ops.diffrender
         exact = positions.double()
+        if not positions.is_cuda and driver == _DRIVER_NATIVE:
+            double = positions.dtype == torch.float64
+            *results, longest = op.coverage_fragments(exact, triangles, ranges, height, width, cull, merge, double)
+            return *results, int(longest)
         boxes, records, blocks = op.coverage_setup(exact, triangles, ranges, height, width, cull)
-        by_blocks = positions.is_cuda or driver == _DRIVER_GPU
-        block_offsets = _offsets(blocks.view(-1)) if by_blocks else None
+        block_offsets = _offsets(blocks.view(-1))
         counts = op.coverage_count(boxes, records, block_offsets, height, width)
         offsets = _offsets(counts)
         total, longest = _sum_and_maximum(counts, offsets)
         candidates = op.coverage_fill(boxes, records, block_offsets, offsets, total, height, width)
         counts, *parts = op.coverage_clip(exact, triangles, records, offsets, candidates, longest, height, width, merge)
         seen = _offsets(counts)
-        triangle_id, *floats, pixel = op.coverage_compact(offsets, candidates, *parts, seen, int(seen[-1]))
-        merged = (floats[0] == 1).to(torch.uint8) if merge else floats[0].new_empty(0, dtype=torch.uint8)
-        return triangle_id, *(x.to(positions.dtype) for x in floats), pixel, seen, merged, longest
+        triangle_id, *floats, pixel, kinds = op.coverage_compact(offsets, candidates, *parts, seen, int(seen[-1]))
+        return triangle_id, *(x.to(positions.dtype) for x in floats), pixel, seen, kinds, longest
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        positions, triangles, _, ctx.height, ctx.width, _, merge, _ = inputs
-        triangle_id, _, _, _, pixel, offsets, merged, ctx.longest = output
-        ctx.save_for_backward(positions, triangles, offsets, triangle_id, merged if merge else None)
-        ctx.mark_non_differentiable(triangle_id, pixel, offsets, merged)
+        positions, triangles, _, ctx.height, ctx.width, *_ = inputs
+        triangle_id, _, _, _, pixel, offsets, kinds, ctx.longest = output
+        ctx.save_for_backward(positions, triangles, offsets, triangle_id, kinds)
+        ctx.mark_non_differentiable(triangle_id, pixel, offsets, kinds)
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -351,24 +354,43 @@ def _(positions, triangles, records, offsets, candidates, longest, height, width
         positions.new_empty((total,)),
         positions.new_empty((total, 2)),
         positions.new_empty((total,)),
+        positions.new_empty((total,), dtype=torch.uint8),
     )
 
 
 @register_fake("coverage_compact")
-def _(offsets, candidates, weight, barycentrics, depth, new_offsets, total):
+def _(offsets, candidates, weight, barycentrics, depth, kinds, new_offsets, total):
     return (
         candidates.new_empty((total,)),
         weight.new_empty((total,)),
         weight.new_empty((total, 2)),
         weight.new_empty((total,)),
         offsets.new_empty((total,)),
+        kinds.new_empty((total,)),
+    )
+
+
+@register_fake("coverage_fragments")
+def _(positions, triangles, ranges, height, width, cull, merge, is_double):
+    total = torch.library.get_ctx().new_dynamic_size()
+    batch = positions.shape[0] if ranges is None else ranges.shape[0]
+    floats = torch.float64 if is_double else torch.float32
+    return (
+        triangles.new_empty((total,)),
+        positions.new_empty((total,), dtype=floats),
+        positions.new_empty((total, 2), dtype=floats),
+        positions.new_empty((total,), dtype=floats),
+        triangles.new_empty((total,), dtype=torch.int64),
+        triangles.new_empty((batch * height * width + 1,), dtype=torch.int64),
+        triangles.new_empty((total,), dtype=torch.uint8),
+        triangles.new_empty((1,), dtype=torch.int64),
     )
 
 
 @register_fake("coverage_backward")
-def _(positions, triangles, offsets, triangle_id, merged, longest, height, width, gw, gb, gd, scatter):
+def _(positions, triangles, offsets, triangle_id, kinds, longest, height, width, gw, gb, gd, scatter):
     return positions.new_empty(positions.shape)
 
 
-for _op in ("setup", "count", "fill", "clip", "compact", "backward"):
+for _op in ("fragments", "setup", "count", "fill", "clip", "compact", "backward"):
     register_vmap(f"coverage_{_op}")

@@ -103,26 +103,23 @@ def dispatcher_calls(dtype):
     yield op.coverage_setup.default, (positions, triangles, None, *SIZE, 0)
     boxes, records, blocks = op.coverage_setup(positions, triangles, None, *SIZE, 0)
     block_offsets = torch.cat([blocks.new_zeros(1), blocks.reshape(-1).cumsum(0)])
-    # CUDA makes the lists from blocks of triangles only; the CPU can do both.
-    ways = [] if positions.is_cuda else [None]
-    for way in (*ways, block_offsets):
-        yield op.coverage_count.default, (boxes, records, way, *SIZE)
-        counts = op.coverage_count(boxes, records, way, *SIZE)
-        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        fill = (boxes, records, way, offsets, int(offsets[-1]), *SIZE)
-        yield op.coverage_fill.default, fill
+    yield op.coverage_count.default, (boxes, records, block_offsets, *SIZE)
+    counts = op.coverage_count(boxes, records, block_offsets, *SIZE)
+    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    fill = (boxes, records, block_offsets, offsets, int(offsets[-1]), *SIZE)
+    yield op.coverage_fill.default, fill
     candidates, longest = op.coverage_fill(*fill), int(counts.max())
     for merge in (False, True):
+        yield op.coverage_fragments.default, (positions, triangles, ranges, *SIZE, 1, merge, merge)
         clip = (positions, triangles, records, offsets, candidates, longest, *SIZE, merge)
         yield op.coverage_clip.default, clip
         counts, *parts = op.coverage_clip(*clip)
         seen = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         compact = (offsets, candidates, *parts, seen, int(seen[-1]))
         yield op.coverage_compact.default, compact
-        triangle_id, *floats, _ = op.coverage_compact(*compact)
-        merged = (floats[0] == 1).to(torch.uint8) if merge else None
+        triangle_id, *floats, _, kinds = op.coverage_compact(*compact)
         grads = [rnd(*x.shape, dtype=F64) for x in floats]
-        lists = (positions, triangles, seen, triangle_id, merged, longest, *SIZE)
+        lists = (positions, triangles, seen, triangle_id, kinds, longest, *SIZE)
         yield op.coverage_backward.default, (*lists, *grads, 0)
         yield op.coverage_backward.default, (*lists, grads[0], None, None, 1)
 

@@ -1,0 +1,373 @@
+// The CPU's way from triangles to fragments: strips of a few rows, whose runs, lists and fragments stay in a cache.
+//
+// A strip takes its triangles in order and notes the run of pixels that each touches in each row. Along a run it is
+// cheap to tell, for several pixels at once, which sides of the triangle cut the pixel and whether it has the centre.
+// Where that is enough to see that a pixel lies inside of a smooth surface, which is so almost everywhere, nothing is
+// done with the candidates but what has to be written; CoverageForward::show looks at the others.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/lanes.h"
+#include "core/launch.h"
+#include "coverage.h"
+
+namespace diffrender {
+
+constexpr int64_t kStripRows = 8;
+
+// Triangles of each strip of each item, ascending.
+struct CoverageStrips {
+  int64_t per_item;              // strips
+  std::vector<int64_t> offsets;  // [B * strips + 1]
+  std::unique_ptr<int32_t[]> triangles;
+
+  CoverageStrips(const PixelBox* boxes, int64_t batch, int64_t triangle_count, int64_t height)
+      : per_item((height + kStripRows - 1) / kStripRows), offsets(batch * per_item + 1, 0) {
+    const int64_t chunks = (triangle_count + kItemsPerPiece - 1) / kItemsPerPiece;
+    // First the number of triangles that each chunk has in each strip, then where the next of them goes.
+    std::vector<int64_t> places(batch * per_item * chunks, 0);
+    const auto visit_all = [&](const auto& body) {
+      parallel_tasks(batch * chunks, [&](int64_t task) {
+        const int64_t item = task / chunks, chunk = task % chunks, begin = chunk * kItemsPerPiece;
+        for (int64_t t = begin; t < std::min(triangle_count, begin + kItemsPerPiece); ++t) {
+          const PixelBox& box = boxes[item * triangle_count + t];
+          if (box.empty()) continue;
+          for (int64_t s = box.row_begin / kStripRows; s <= (box.row_end - 1) / kStripRows; ++s)
+            body(t, &places[(item * per_item + s) * chunks + chunk]);
+        }
+      });
+    };
+    visit_all([](int64_t, int64_t* count) { ++*count; });
+    int64_t sum = 0;
+    for (int64_t strip = 0; strip < batch * per_item; ++strip) {
+      offsets[strip] = sum;
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const int64_t count = places[strip * chunks + chunk];
+        places[strip * chunks + chunk] = sum;
+        sum += count;
+      }
+    }
+    offsets.back() = sum;
+    triangles.reset(new int32_t[sum]);
+    visit_all([&](int64_t t, int64_t* place) { triangles[(*place)++] = static_cast<int32_t>(t); });
+  }
+};
+
+// An array of float or double that is written.
+struct FloatOutput {
+  void* values;
+  bool is_double;
+
+  void set(int64_t i, double value) const {
+    if (is_double) {
+      static_cast<double*>(values)[i] = value;
+    } else {
+      static_cast<float*>(values)[i] = static_cast<float>(value);
+    }
+  }
+};
+
+// Fragments of one strip, pixel by pixel.
+struct StripFragments {
+  std::unique_ptr<uint8_t[]> memory;
+  std::unique_ptr<int32_t[]> counts;  // [pixels of the strip], null where there are none
+  int64_t capacity = 0, count = 0;
+  int64_t longest = 0;  // list of candidates
+  bool is_double = true;
+
+  int64_t float_bytes() const { return is_double ? 8 : 4; }
+
+  void reserve(int64_t fragments) {
+    capacity = fragments;
+    memory.reset(new uint8_t[fragments * (4 * float_bytes() + 5)]);
+  }
+
+  // The arrays lie in the memory one after the other.
+  FloatOutput weight() const { return {memory.get(), is_double}; }
+  FloatOutput depth() const { return {memory.get() + capacity * float_bytes(), is_double}; }
+  FloatOutput barycentrics() const { return {memory.get() + 2 * capacity * float_bytes(), is_double}; }
+  int32_t* triangles() const { return reinterpret_cast<int32_t*>(memory.get() + 4 * capacity * float_bytes()); }
+  FragmentKind* kinds() const { return reinterpret_cast<FragmentKind*>(triangles() + capacity); }
+
+  void append(int32_t triangle, FragmentKind kind, double w, double b0, double b1, double d) {
+    triangles()[count] = triangle;
+    kinds()[count] = kind;
+    weight().set(count, w);
+    depth().set(count, d);
+    barycentrics().set(2 * count, b0);
+    barycentrics().set(2 * count + 1, b1);
+    ++count;
+  }
+};
+
+// Makes the fragments of strips, one after the other in the same memory.
+class StripWorker {
+ public:
+  StripWorker(const CoverageForward& kernel, const PixelBox* boxes) : kernel_(kernel), boxes_(boxes) {}
+
+  void run(int64_t item, int64_t strip, const int32_t* triangles, int64_t count, StripFragments* out) {
+    if (count == 0) return;
+    const CoverageLists& lists = kernel_.lists;
+    item_ = item;
+    records_ = lists.records + item * lists.mesh.triangle_count;
+    width_ = lists.viewport.width;
+    first_row_ = static_cast<int32_t>(strip * kStripRows);
+    rows_ = std::min(static_cast<int32_t>(kStripRows), lists.viewport.height - first_row_);
+    pixels_ = static_cast<int64_t>(rows_) * width_;
+    note_runs(triangles, count);
+    place_lists(out);
+    fill_lists();
+    out->counts.reset(new int32_t[pixels_]);
+    for (int32_t row = 0; row < rows_; ++row) {
+      for (int32_t column = 0; column < width_; ++column) {
+        const int64_t before = out->count, p = static_cast<int64_t>(row) * width_ + column;
+        if (place_[2 * p + 1] > begin_of(2 * p)) pixel(p, {item, column, first_row_ + row}, out);
+        out->counts[p] = static_cast<int32_t>(out->count - before);
+      }
+    }
+  }
+
+ private:
+  struct Run {
+    int32_t triangle, side, start, length;
+  };
+
+  // What touches a pixel, by the winding of the triangles.
+  struct Touched {
+    int32_t count[2] = {0, 0};
+    float nearest[2] = {kLargest<float>, kLargest<float>}, farthest[2] = {-kLargest<float>, -kLargest<float>};
+
+    // Which winding lies in front of the other on the whole pixel; 2 where neither does. See
+    // CoverageLists::front_winding.
+    int front() const {
+      if (count[0] == 0 || count[1] == 0) return count[1] > 0 ? 1 : 0;
+      if (nearest[0] > 1e30f || nearest[1] > 1e30f) return 2;
+      return farthest[1] < nearest[0] ? 1 : (farthest[0] < nearest[1] ? 0 : 2);
+    }
+  };
+
+  // Bits 0 to 2: sides that cut the pixel; then:
+  static constexpr int32_t kCuts = 7, kHasCenter = 8, kSpecial = 16;
+  static constexpr int kMost = 8;  // candidates of a pixel that are compared here
+
+  struct Entry {
+    int32_t triangle, flags;
+  };
+
+  void note_runs(const int32_t* triangles, int64_t count) {
+    runs_.clear();
+    touched_.assign(pixels_, Touched{});
+    const DepthRange* const ranges = kernel_.lists.ranges + item_ * kernel_.lists.mesh.triangle_count;
+    for (int64_t n = 0; n < count; ++n) {
+      const int32_t t = triangles[n];
+      PixelBox part = boxes_[item_ * kernel_.lists.mesh.triangle_count + t];
+      part.row_begin = maximum(part.row_begin, first_row_);
+      part.row_end = minimum(part.row_end, first_row_ + rows_);
+      const DepthRange range = ranges[t];
+      const int side = range.winding > 0 ? 1 : 0;
+      for_each_touched_run(records_[t], part, [&](int32_t row, int32_t first, int32_t last) {
+        const int32_t start = (row - first_row_) * width_ + first, length = last - first + 1;
+        runs_.push_back({t, side, start, length});
+        for (Touched* at = &touched_[start]; at < &touched_[start] + length; ++at) {
+          ++at->count[side];
+          at->nearest[side] = range.low < at->nearest[side] ? range.low : at->nearest[side];
+          at->farthest[side] = range.high > at->farthest[side] ? range.high : at->farthest[side];
+        }
+      });
+    }
+  }
+
+  // Two lists per pixel, one per winding, and room for what they may show.
+  [[gnu::noinline]] void place_lists(StripFragments* out) {
+    place_.resize(2 * pixels_);
+    front_.resize(pixels_);
+    int32_t longest = 0;
+    int64_t sum = 0, shown = 0;
+    for (int64_t p = 0; p < pixels_; ++p) {
+      const Touched& touched = touched_[p];
+      const int32_t both = touched.count[0] + touched.count[1];
+      front_[p] = static_cast<uint8_t>(touched.front());
+      place_[2 * p] = sum;
+      place_[2 * p + 1] = sum + touched.count[0];
+      sum += both;
+      shown += both;
+      longest = maximum(longest, both);
+    }
+    out->reserve(shown);
+    out->longest = longest;
+    if (static_cast<int64_t>(entries_.size()) < sum) entries_.resize(sum);
+    if (longest <= longest_) return;
+    longest_ = longest;
+    scratch_.reset(new double[CoverageScratch::bytes(longest) / 8 + 1]);
+    merged_.resize(longest);
+    values_.resize(4 * longest);
+    kinds_.resize(longest);
+  }
+
+  [[gnu::noinline]] void fill_lists() {
+    for (const Run& run : runs_) {
+      const uint8_t other = static_cast<uint8_t>(1 - run.side);
+      bool needed = false;
+      for (int32_t k = 0; k < run.length; ++k) needed |= front_[run.start + k] != other;
+      if (!needed) {
+        for (int32_t k = 0; k < run.length; ++k) add(run, k, 0);
+        continue;
+      }
+      const TriangleRecord& record = records_[run.triangle];
+      const int32_t row = run.start / width_;
+      const double u = run.start - row * width_ - record.column, v = first_row_ + row - record.row;
+      for (int32_t first = 0; first < run.length; first += kLanes) {
+        const LaneMask<double> flags = flags_along(record, u + first, v);
+        for (int32_t k = first; k < std::min(first + kLanes, run.length); ++k)
+          add(run, k, static_cast<int32_t>(flags[k - first]));
+      }
+    }
+  }
+
+  void add(const Run& run, int32_t k, int32_t flags) {
+    entries_[place_[2 * (run.start + static_cast<int64_t>(k)) + run.side]++] = {run.triangle, flags};
+  }
+
+  // Candidate::make for the pixels u, u + 1, ... right of and v below that of the record.
+  static LaneMask<double> flags_along(const TriangleRecord& record, double u, double v) {
+    const Lanes<double> columns = u + Lanes<double>{0, 1, 2, 3, 4, 5, 6, 7};
+    LaneMask<double> flags = LaneMask<double>{} + (record.crosses_depth != 0 ? kSpecial : 0), center = ~flags;
+    for (int k = 0; k < 3; ++k) {
+      const Line& side = record.side[k];
+      const Lanes<double> distance = side.c + side.x * columns + side.y * v;
+      const double reach = side.reach();
+      flags |= ~(distance + reach > kSideTolerance) & kSpecial;  // beyond the side: not a candidate
+      flags |= (distance - reach < -kSideTolerance) & (1 << k);
+      center &= distance >= 0.0;
+    }
+    return flags | (center & kHasCenter);
+  }
+
+  // After the lists are filled each place is the end of its list.
+  int64_t begin_of(int64_t list) const { return list == 0 ? 0 : place_[list - 1]; }
+
+  void pixel(int64_t p, const CoverageLists::PixelPlace& at, StripFragments* out) {
+    const int side = front_[p];
+    if (side < 2) {
+      const int64_t begin = begin_of(2 * p + side);
+      const int count = static_cast<int>(place_[2 * p + side] - begin);
+      const int center = smooth_surface(&entries_[begin], count, at);
+      if (center >= 0) {
+        if (count == 1 || kernel_.merge) {
+          append_center(entries_[begin + center].triangle, at, out);
+        } else {
+          append_parts(&entries_[begin], count, center, at, out);
+        }
+        return;
+      }
+    }
+    append_any(p, at, out);
+  }
+
+  // Which candidate has the centre where CoverageForward::find would find one that covers the pixel, or a smooth
+  // surface. -1 where it does not, or where it takes more than this to tell.
+  int smooth_surface(const Entry* list, int count, const CoverageLists::PixelPlace& at) const {
+    if (count == 1) return (list[0].flags & (kCuts | kSpecial | kHasCenter)) == kHasCenter ? 0 : -1;
+    if (count > kMost) return -1;
+    int center = 0, centers = 0;
+    for (int i = 0; i < count; ++i) {
+      if ((list[i].flags & kSpecial) != 0 || (list[i].flags & kCuts) == 0) return -1;
+      const bool here = (list[i].flags & kHasCenter) != 0;
+      center = here ? i : center;
+      centers += here ? 1 : 0;
+    }
+    if (centers != 1) return -1;
+    const RasterMesh<double>& mesh = kernel_.lists.mesh;
+    const int32_t* corners[kMost];
+    for (int i = 0; i < count; ++i) corners[i] = mesh.triangles + static_cast<int64_t>(list[i].triangle) * 3;
+    for (int i = 0; i < count; ++i) {
+      for (int s = 0; s < 3; ++s) {
+        if ((list[i].flags >> s & 1) == 0) continue;
+        const int32_t from = corners[i][s == 2 ? 0 : s + 1], to = corners[i][s == 0 ? 2 : s - 1];
+        int against = 0, along = 0;
+        for (int j = 0; j < count; ++j) {
+          const int32_t* const t = corners[j];
+          against += t[0] == to ? t[1] == from : (t[1] == to ? t[2] == from : (t[2] == to && t[0] == from));
+          along += t[0] == from ? t[1] == to : (t[1] == from ? t[2] == to : (t[2] == from && t[0] == to));
+        }
+        // `along` counts candidate i itself.
+        if ((against != 1 || along != 1) && !kernel_.lists.misses_pixel(at, from, to)) return -1;
+      }
+    }
+    return center;
+  }
+
+  [[gnu::noinline]] void append_center(int32_t triangle, const CoverageLists::PixelPlace& at,
+                                       StripFragments* out) const {
+    const TriangleRecord& r = records_[triangle];
+    const double u = at.column - r.column, v = at.row - r.row;
+    double e[3];
+    for (int k = 0; k < 3; ++k) e[k] = r.slope[k] * r.side[k].moved(u, v).c;
+    const double inverse = reciprocal_or_zero(e[0] + e[1] + e[2]);
+    out->append(triangle, FragmentKind::whole, 1, e[0] * inverse, e[1] * inverse, r.depth.moved(u, v).c);
+  }
+
+  void append_parts(const Entry* list, int count, int center, const CoverageLists::PixelPlace& at,
+                    StripFragments* out) {
+    const CoverageScratch scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(scratch_.get()), longest_);
+    const FragmentArrays here = cleared(count);
+    for (int i = 0; i < count; ++i) {
+      Candidate& c = scratch.candidates[i];
+      c.make(records_[list[i].triangle], at.column, at.row);
+      c.slot = i;
+      c.triangle = merged_[i] = list[i].triangle;
+    }
+    CoverageForward::show_parts({scratch.candidates, count, true, kernel_.lists.square(at)}, center, scratch.stack,
+                                here);
+    append(count, here, out);
+  }
+
+  void append_any(int64_t p, const CoverageLists::PixelPlace& at, StripFragments* out) {
+    const int64_t begin = begin_of(2 * p), middle = place_[2 * p], end = place_[2 * p + 1];
+    int count = 0;
+    for (int64_t a = begin, b = middle; a < middle || b < end;) {
+      const bool first = b == end || (a < middle && entries_[a].triangle < entries_[b].triangle);
+      merged_[count++] = entries_[first ? a++ : b++].triangle;
+    }
+    const CoverageScratch scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(scratch_.get()), longest_);
+    const FragmentArrays here = cleared(count);
+    kernel_.show({merged_.data(), count}, at, scratch, here);
+    append(count, here, out);
+  }
+
+  FragmentArrays cleared(int count) {
+    const FragmentArrays here = {values_.data(), values_.data() + 2 * longest_, values_.data() + longest_,
+                                 kinds_.data()};
+    for (int k = 0; k < count; ++k) here.clear(k);
+    return here;
+  }
+
+  // Those of merged_ that are seen.
+  void append(int count, const FragmentArrays& from, StripFragments* out) const {
+    for (int k = 0; k < count; ++k) {
+      if (!(from.weight[k] > 0)) continue;
+      out->append(merged_[k], from.kind[k], from.weight[k], from.barycentrics[2 * k], from.barycentrics[2 * k + 1],
+                  from.depth[k]);
+    }
+  }
+
+  const CoverageForward& kernel_;
+  const PixelBox* boxes_;
+  const TriangleRecord* records_ = nullptr;
+  int64_t item_ = 0, pixels_ = 0, longest_ = 0;
+  int32_t width_ = 0, first_row_ = 0, rows_ = 0;
+  std::vector<Run> runs_;
+  std::vector<Touched> touched_;
+  std::vector<uint8_t> front_;  // Touched::front
+  std::vector<int64_t> place_;  // [2 pixels] where the next entry of each list goes
+  std::vector<Entry> entries_;
+  // Of one pixel, for up to longest_ candidates:
+  std::unique_ptr<double[]> scratch_;
+  std::vector<int32_t> merged_;
+  std::vector<double> values_;
+  std::vector<FragmentKind> kinds_;
+};
+
+}  // namespace diffrender
