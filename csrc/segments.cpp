@@ -4,6 +4,7 @@
 #include "core/compact.h"
 #include "core/launch.h"
 #include "core/tensor.h"
+#include "segments_lists.h"
 
 namespace diffrender {
 namespace {
@@ -61,9 +62,15 @@ Tensor new_structs(const Tensor& like, int64_t n) {
   return new_empty(like, {n * static_cast<int64_t>(sizeof(T) / 8)}, ScalarType::Long);
 }
 
+// The lists are the CPU's alone.
 template <class T>
-void launch_heavy(const Tensor& like, int64_t n, const T& functor) {
-  launch(like, n, functor, kHeavyPiece);
+void run(int64_t n, const T& functor, int64_t piece = kItemsPerPiece) {
+  parallel_ranges(n, piece, [&](int64_t begin, int64_t end) { functor(begin, end); });
+}
+
+template <class T>
+void run_heavy(int64_t n, const T& functor) {
+  run(n, functor, kHeavyPiece);
 }
 
 // `make(pieces, extra, second_pass)` gives the functor that looks at `items` pairs or pixels.
@@ -72,19 +79,18 @@ Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
   Pieces result;
   result.first = new_structs<EdgePiece>(like, items);
   const Tensor counts = new_empty(like, {items}, ScalarType::Long);
-  launch_heavy(like, items, make(mutable_data<EdgePiece>(result.first), mutable_data<int64_t>(counts), false));
+  run_heavy(items, make(mutable_data<EdgePiece>(result.first), mutable_data<int64_t>(counts), false));
   const auto [sums, extra] = sums_before(counts);
   result.further = new_structs<EdgePiece>(like, extra);
   if (extra > 0) {
-    launch_heavy(like, items, make(mutable_data<EdgePiece>(result.further), mutable_data<int64_t>(sums), true));
+    run_heavy(items, make(mutable_data<EdgePiece>(result.further), mutable_data<int64_t>(sums), true));
   }
   result.list = {mutable_data<EdgePiece>(result.first), mutable_data<EdgePiece>(result.further), items, items + extra};
   return result;
 }
 
-// On the CPU the visible ones of them alone, in a row, so that later passes get no more than they need.
+// The visible ones of them alone, in a row, so that later passes get no more than they need.
 Pieces visible_pieces(const Tensor& like, Pieces&& found) {
-  if (like.is_cuda()) return std::move(found);
   int64_t count = 0;
   const auto each = [&](const auto& body) {
     for (int64_t i = 0; i < found.list.count; ++i) found.list.visit_place(i, [](int64_t) { return true; }, body);
@@ -113,7 +119,6 @@ Tensor nothing_kept(const Tensor& like) {
 
 Tensor keep_pieces(const Tensor& triangle_id, const PieceList& edges, const PieceList& crossings) {
   const Tensor kept = nothing_kept(triangle_id);
-  if (triangle_id.is_cuda()) return kept;
   int64_t* const counts = mutable_data<int64_t>(kept);
   const bool fits = edges.count + crossings.count <= room_for_pieces(triangle_id.numel());
   counts[0] = fits ? edges.count : -1;
@@ -192,6 +197,13 @@ struct Marks {
   }
 };
 
+Tensor triangle_boxes(const SegmentTensors& t, const SegmentMesh& mesh) {
+  const int64_t count = t.batch() * t.triangles.size(0);
+  const Tensor boxes = new_structs<PixelBox>(t.positions, count);
+  launch(t.positions, count, TriangleBoxes{mesh, mutable_data<PixelBox>(boxes)});
+  return boxes;
+}
+
 // The edge walk of one call: builds the lists that forward and backward share.
 class Walk {
  public:
@@ -206,9 +218,10 @@ class Walk {
     segments_ = new_structs<EdgeSegment>(t_.positions, edges);
     const Tensor pixels = new_empty(t_.positions, {edges}, ScalarType::Long);
     EdgeSegment* const segments = mutable_data<EdgeSegment>(segments_);
-    launch_heavy(
-        t_.positions, edges,
-        ClipEdges{mesh_, data<uint8_t>(marks_.edges), data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
+    run_heavy(
+        edges,
+        ClipEdges{
+            {mesh_}, data<uint8_t>(marks_.edges), data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
     const auto [offsets, pairs] = sums_before(pixels);
     const int64_t* const first_pair = data<int64_t>(offsets);
     const PieceFinder finder{mesh_, data<int32_t>(t_.triangle_id), t_.exact};
@@ -236,26 +249,25 @@ class Walk {
     const Tensor& like = t_.positions;
     const int64_t triangles = t_.triangles.size(0), height = t_.triangle_id.size(1);
     if (list.count == 0 || triangles == 0) return;
-    const Tensor boxes = new_structs<PixelBox>(like, t_.batch() * triangles);
-    launch(like, t_.batch() * triangles, TriangleBoxes{mesh_, mutable_data<PixelBox>(boxes)});
+    const Tensor boxes = triangle_boxes(t_, mesh_);
     const Tensor keys = new_empty(like, {list.count}, ScalarType::Long);
-    launch(like, list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
+    run(list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
     const auto [sorted, order] = sort_keys(keys);
     const Tensor slots = new_zeros(like, {t_.triangle_id.numel()}, ScalarType::Int);
-    launch(like, list.count, MarkSlots{data<int64_t>(sorted), mutable_data<int32_t>(slots)});
+    run(list.count, MarkSlots{data<int64_t>(sorted), mutable_data<int32_t>(slots)});
     const Tensor memory = new_structs<ExactQuery>(like, list.count);
     ExactQuery* const queries = mutable_data<ExactQuery>(memory);
-    launch_heavy(like, list.count, MakeQueries{mesh_, list, segments, queries});
-    // On the CPU every band looks at every box: few of them, but enough for the threads.
-    const int64_t bands = like.is_cuda() ? (height + 15) / 16 : std::min<int64_t>(height, 16);
+    run_heavy(list.count, MakeQueries{mesh_, list, segments, queries});
+    // Every band looks at every box: few of them, but enough for the threads.
+    const int64_t bands = std::min<int64_t>(height, 16);
     for (const bool second_pass : {false, true}) {
       if (second_pass && segments == nullptr) break;
-      launch(like, t_.batch() * bands * triangles,
-             ExactVisibility{mesh_, list, segments, data<int64_t>(sorted), data<int64_t>(order), data<int32_t>(slots),
-                             data<PixelBox>(boxes), queries, static_cast<int32_t>(bands), second_pass},
-             triangles);
+      run(t_.batch() * bands * triangles,
+          ExactVisibility{mesh_, list, segments, data<int64_t>(sorted), data<int64_t>(order), data<int32_t>(slots),
+                          data<PixelBox>(boxes), queries, static_cast<int32_t>(bands), second_pass},
+          triangles);
     }
-    launch_heavy(like, list.count, FinishPieces{finder, list, segments, queries});
+    run_heavy(list.count, FinishPieces{finder, list, segments, queries});
   }
 
   const SegmentTensors& t_;
@@ -273,6 +285,7 @@ class ThreadWalk {
     const Tensor pairs = new_empty(like_, {triangles}, ScalarType::Long);
     launch(like_, triangles, CountPairs{mesh_, data<uint8_t>(marks.edges), mutable_data<int64_t>(pairs)});
     before_ = running_sums(pairs);
+    if (t.exact && triangles > 0) build_tree(t);
   }
 
   // Adds what `of_edge` and `of_crossing` make of each piece.
@@ -300,26 +313,52 @@ class ThreadWalk {
 
  private:
   EdgePairs edges() const {
-    return {{mesh_, ids_, false},
-            data<uint8_t>(marks_.edges),
-            data<int64_t>(before_),
-            marks_.edges.numel(),
-            like_.is_cuda() ? kPairThreads : 64};
+    return {{mesh_, ids_, tree_.given()}, tree_,
+            data<uint8_t>(marks_.edges),  data<int64_t>(before_),
+            marks_.edges.numel(),         like_.is_cuda() ? kPairThreads : 64};
   }
 
-  CrossingPixels crossings() const { return {{mesh_, ids_}, data<uint8_t>(marks_.crossings)}; }
+  CrossingPixels crossings() const { return {{mesh_, ids_}, tree_, data<uint8_t>(marks_.crossings)}; }
+
+  // Visibility "exact" (segments_tree.h).
+  void build_tree(const SegmentTensors& t) {
+    const int32_t triangles = mesh_.mesh.triangle_count;
+    tree_ = {nullptr, nullptr, 0, triangles, 0};
+    do {
+      tree_.nodes_per_item += tree_.nodes_of(tree_.levels);
+    } while (tree_.nodes_of(tree_.levels++) > 1);
+    const Tensor boxes = triangle_boxes(t, mesh_), keys = new_empty(like_, {t.batch() * triangles}, ScalarType::Long);
+    launch(like_, keys.numel(),
+           CurvePlaces{data<PixelBox>(boxes), mutable_data<int64_t>(keys), triangles, mesh_.viewport.width,
+                       mesh_.viewport.height});
+    const Tensor order = sort_keys(keys).second;
+    nodes_ = new_structs<PixelBox>(like_, t.batch() * tree_.nodes_per_item);
+    leaves_ = new_empty(like_, {keys.numel()}, ScalarType::Int);
+    PixelBox* const nodes = mutable_data<PixelBox>(nodes_);
+    launch(like_, keys.numel(),
+           TreeLeaves{data<PixelBox>(boxes), data<int64_t>(order), nodes, mutable_data<int32_t>(leaves_),
+                      tree_.nodes_per_item, triangles});
+    int64_t first = 0;
+    for (int32_t level = 1; level < tree_.levels; ++level) {
+      const int64_t below = tree_.nodes_of(level - 1);
+      launch(like_, t.batch() * tree_.nodes_of(level), TreeLevel{nodes, tree_.nodes_per_item, first, below});
+      first += below;
+    }
+    tree_.nodes = nodes;
+    tree_.leaves = data<int32_t>(leaves_);
+  }
 
   const Tensor& like_;
   const Marks& marks_;
   const int32_t* ids_;
   SegmentMesh mesh_;
-  Tensor before_;
+  Tensor before_, nodes_, leaves_;
+  TriangleTree tree_{};
 };
 
-// Who walks without lists: the GPU, and under test, where order-free sums are asked for, the CPU. Visibility "exact"
-// needs lists.
+// Who walks without lists: the GPU, and under test, where order-free sums are asked for, the CPU.
 bool walks_without_lists(const SegmentTensors& t, ScatterAlgorithm algorithm) {
-  return !t.exact && (t.positions.is_cuda() || algorithm == ScatterAlgorithm::fixed_point);
+  return t.positions.is_cuda() || algorithm == ScatterAlgorithm::fixed_point;
 }
 
 void check_image(const Tensor& image, const SegmentTensors& t) {
@@ -333,12 +372,11 @@ void blend(const Pieces& pieces, const Tensor& image, const Tensor& result) {
   const PieceList& list = pieces.list;
   if (list.count == 0 || image.numel() == 0) return;
   const Tensor keys = new_empty(image, {list.count}, ScalarType::Long);
-  launch(image, list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
+  run(list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
   const auto [sorted, order] = sort_keys(keys);
-  launch_heavy(image, list.count,
-               BlendPieces<scalar_t>{list, data<int64_t>(sorted), data<int64_t>(order), data<scalar_t>(image),
-                                     mutable_data<scalar_t>(result), static_cast<int32_t>(image.size(3)),
-                                     static_cast<int32_t>(image.size(2))});
+  run_heavy(list.count, BlendPieces<scalar_t>{list, data<int64_t>(sorted), data<int64_t>(order), data<scalar_t>(image),
+                                              mutable_data<scalar_t>(result), static_cast<int32_t>(image.size(3)),
+                                              static_cast<int32_t>(image.size(2))});
 }
 
 std::tuple<Tensor, Tensor, Tensor> segments_marked(const Tensor& visible, const Tensor& clip_positions,
@@ -423,7 +461,7 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(
     const Pieces of_crossings = found.has_value() ? found->second : walk.crossings();
     const auto add = [&](const Tensor& target, const PieceList& list, const auto& use) {
       using Use = std::decay_t<decltype(use)>;
-      launch_scatter<scalar_t>(target, 1, list.count, scatter, SumPieces<PieceList, Use>{list, use});
+      detail::scatter_cpu<scalar_t>(target, 1, list.count, SumPieces<PieceList, Use>{list, use});
     };
     if (need_image && blended) {
       add(grad_image, of_edges.list, to_image);
@@ -453,7 +491,7 @@ Tensor segments_parted(const Tensor& visible, const Tensor& clip_positions, cons
   }
   Walk walk(tensors, marks);
   for (const Pieces& pieces : {walk.edges(), walk.crossings()}) {
-    launch(result, pieces.list.count, UsePieces<PieceList, MarkParted>{pieces.list, mark});
+    run(pieces.list.count, UsePieces<PieceList, MarkParted>{pieces.list, mark});
   }
   return result;
 }

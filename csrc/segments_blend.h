@@ -11,7 +11,7 @@
 
 namespace diffrender {
 
-// Kernel: hands the pieces that Source visits (a PieceList, EdgePairs, CrossingPixels) to Use.
+// Kernel: hands the pieces that Source visits (EdgePairs, CrossingPixels, on the CPU a PieceList) to Use.
 template <class Source, class Use>
 struct UsePieces {
   Source source;
@@ -23,11 +23,6 @@ struct UsePieces {
     });
   }
 };
-
-// The pixel of a window cell around another one.
-DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
-  return pixel + (cell / 3 - 1) * static_cast<int64_t>(width) + (cell % 3 - 1);
-}
 
 // Marks the pairs of neighbouring pixels whose centres a visible piece parts.
 struct MarkParted {
@@ -52,33 +47,7 @@ struct MarkParted {
   }
 };
 
-// Adds the pieces of each pixel to the picture. Sorted by pixel, so that a pixel is written by one thread.
-template <class scalar_t>
-struct BlendPieces {
-  PieceList list;
-  const int64_t* keys;    // [count] sorted
-  const int64_t* order;   // [count] index into list
-  const scalar_t* image;  // [B, H, W, C]
-  scalar_t* result;       // [B, H, W, C]
-  int32_t channels, width;
-
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t pixel = keys[i];
-      if (pixel == kNoPixel) break;
-      if (i > 0 && keys[i - 1] == pixel) continue;
-      for (int64_t k = i; k < list.count && keys[k] == pixel; ++k) {
-        const EdgePiece& piece = list.at(order[k]);
-        const scalar_t area = static_cast<scalar_t>(piece.area);
-        const scalar_t* const front = image + cell_pixel(pixel, piece.front, width) * channels;
-        const scalar_t* const back = image + cell_pixel(pixel, piece.back, width) * channels;
-        for (int32_t c = 0; c < channels; ++c) result[pixel * channels + c] += area * (back[c] - front[c]);
-      }
-    }
-  }
-};
-
-// The same when the pieces of a pixel come in any order.
+// Adds the pieces of each pixel to the picture, in any order.
 template <class scalar_t>
 struct BlendPiece {
   using Sum = ColorSum;

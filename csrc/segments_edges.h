@@ -92,22 +92,11 @@ struct EdgeSegment {
   }
 };
 
-// Clips marked edges to the view volume and counts the pixels that they cross.
-struct ClipEdges {
+// Clips edges to the view volume.
+struct EdgeClipper {
   SegmentMesh in;
-  const uint8_t* marks;   // of MarkEdges
-  const int64_t* marked;  // [N] where they are not 0
-  EdgeSegment* segments;  // [3 N]
-  int64_t* pixels;        // [3 N]
 
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t triangle = marked[i / 3];
-      const int32_t k = static_cast<int32_t>(i - i / 3 * 3);
-      pixels[i] = (marks[triangle] >> k & 1) != 0 ? clip(triangle, k, segments + i) : 0;
-    }
-  }
-
+  // The edge opposite to corner k of `triangle`, one of [B, T]. Returns how many pixels it crosses.
   DR_HD_CALL int64_t clip(int64_t triangle, int32_t k, EdgeSegment* out) const {
     out->item = triangle / in.mesh.triangle_count;
     out->corner = 3 * static_cast<int32_t>(triangle - out->item * in.mesh.triangle_count) + k;
@@ -249,26 +238,5 @@ struct PixelWalk {
     *to = next_v < next_h ? next_v : next_h;
   }
 };
-
-// Calls body(edge index, walk) for the edge-pixel pairs [begin, end); pair offsets[e] is the first of edge e.
-template <class F>
-DR_HD void for_each_pair(const EdgeSegment* segments, const int64_t* offsets, int64_t edges, int32_t width,
-                         int32_t height, int64_t begin, int64_t end, const F& body) {
-  int64_t low = 0, high = edges;  // the last edge with offsets[e] <= begin
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (offsets[middle] <= begin ? low : high) = middle;
-  }
-  for (int64_t pair = begin, edge = low; pair < end; ++edge) {
-    const int64_t stop = offsets[edge + 1] < end ? offsets[edge + 1] : end;
-    if (pair >= stop) continue;
-    PixelWalk walk(segments[edge], width, height);
-    walk.seek(static_cast<int32_t>(pair - offsets[edge]));
-    for (; pair < stop; ++pair) {
-      body(pair, segments[edge], walk);
-      walk.advance();
-    }
-  }
-}
 
 }  // namespace diffrender

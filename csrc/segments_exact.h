@@ -1,13 +1,12 @@
 // Edge walk, part 6: visibility "exact". What hides a piece, and what lies behind it, is asked of all triangles instead
 // of those that show in the pixels around: an irregular z-buffer with one sample per piece.
 //
-// The pieces are found as before, so that those which the window knows to be hidden never come here. They are sorted by
-// pixel; then every triangle looks for the pieces in the pixels of its box:
 //   hidden   a triangle that is none of the edge's contains the middle m and is nearer there than the edge
 //   behind   of the triangles that contain m + 1e-6 n (n points away from the edge's triangles) the nearest one, of
-//            several in one place the lowest; found in two passes: first the depth, then who has it
-// Passes only take minima and set flags, so their order does not matter. On the CPU a range of items is one band of
-// rows of one item, which owns the pieces in it; on the GPU minima are atomic.
+//            several in one place the lowest
+// The pieces are found as before, so that those which the window knows to be hidden never come here. The CPU sorts them
+// by pixel, then every triangle looks for the pieces in the pixels of its box (segments_lists.h). On the GPU every
+// piece looks for triangles (segments_tree.h).
 #pragma once
 
 #include "coverage_candidates.h"
@@ -32,6 +31,59 @@ DR_HD uint64_t depth_key(double value) {
   return bits >> 63 != 0 ? ~bits : bits | uint64_t(1) << 63;
 }
 
+// `segment` is null for a piece of a crossing.
+DR_HD_CALL ExactQuery make_query(const SegmentMesh& in, const EdgePiece& piece, const EdgeSegment* segment) {
+  ExactQuery query{0, {piece.x, piece.y}, ~uint64_t(0), kNobody, 0};
+  const int64_t width = in.viewport.width, size = width * in.viewport.height;
+  const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
+  const Vec2<double> centre{within - row * width + 0.5, row + 0.5};
+  ScreenFace face;
+  if (segment != nullptr) {
+    const double dx = segment->stop.x - segment->start.x, dy = segment->stop.y - segment->start.y;
+    const double x = centre.x + piece.x - segment->start.x, y = centre.y + piece.y - segment->start.y;
+    const double t = (x * dx + y * dy) / (dx * dx + dy * dy);
+    const Vec2<double> n = segment->outward();
+    query.z = segment->start.z + t * (segment->stop.z - segment->start.z);
+    query.beyond = {piece.x + 1e-6 * n.x, piece.y + 1e-6 * n.y};
+  } else if (in.face(item, piece.first, centre, &face)) {
+    query.z = face.depth.at({piece.x, piece.y});
+  }
+  return query;
+}
+
+// Whether a triangle, not one of the piece's own, is in front of its middle.
+DR_HD bool hides(const ScreenFace& face, const EdgePiece& piece, const ExactQuery& query) {
+  const Vec2<double> m{piece.x, piece.y};
+  if (!(face.inside(m) >= -kInsideSlack)) return false;
+  const double depth = face.depth.at(m);
+  return depth < query.z - kDepthSlack && depth >= -1;
+}
+
+DR_HD bool shows_beyond(const ScreenFace& face, const ExactQuery& query, uint64_t* key) {
+  if (!(face.inside(query.beyond) >= 0)) return false;
+  const double depth = face.depth.at(query.beyond);
+  *key = depth_key(depth);
+  return magnitude(depth) <= 1;
+}
+
+DR_HD bool is_own(const SegmentMesh& in, const EdgePiece& piece, const EdgeSegment* segment, int32_t triangle) {
+  return segment != nullptr ? segment->is_incident(in, triangle) : triangle == piece.first || triangle == piece.second;
+}
+
+// Gives a piece of an edge its colours, by what is behind it. False if there are none.
+DR_HD_CALL bool finish_piece(const PieceFinder& finder, const EdgeSegment& segment, uint32_t back, EdgePiece* piece) {
+  const auto& viewport = finder.in.viewport;
+  const int64_t size = static_cast<int64_t>(viewport.width) * viewport.height;
+  const int64_t within = piece->pixel - segment.item * size;
+  const int32_t row = static_cast<int32_t>(within / viewport.width);
+  Window window;
+  window.load_ids(viewport, finder.triangle_id, segment.item,
+                  static_cast<int32_t>(within - static_cast<int64_t>(row) * viewport.width), row);
+  finder.mark_own(segment, &window);
+  const int32_t behind = back == kNobody ? -1 : static_cast<int32_t>(back);
+  return finder.finish(segment, window, segment.seam >= 0 ? segment.seam : behind, piece);
+}
+
 struct TriangleBoxes {
   SegmentMesh in;
   PixelBox* boxes;  // [B, T]
@@ -50,136 +102,6 @@ struct TriangleBoxes {
       }
       boxes[i] = CoverageSetup{in.mesh, in.viewport, nullptr, nullptr, nullptr}.box_of(v, whole);
     });
-  }
-};
-
-// Where the pieces of each pixel begin among the sorted ones.
-struct MarkSlots {
-  const int64_t* keys;  // [count] sorted
-  int32_t* slots;       // [B, H, W] 1 + the first; zero on entry
-
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      if (keys[i] != kNoPixel && (i == 0 || keys[i - 1] != keys[i])) slots[keys[i]] = static_cast<int32_t>(i) + 1;
-    }
-  }
-};
-
-struct MakeQueries {
-  SegmentMesh in;
-  PieceList list;
-  const EdgeSegment* segments;  // null: crossings
-  ExactQuery* queries;          // [count]
-
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    const int64_t width = in.viewport.width, size = width * in.viewport.height;
-    for (int64_t i = begin; i < end; ++i) {
-      const EdgePiece& piece = list.at(i);
-      ExactQuery query{0, {piece.x, piece.y}, ~uint64_t(0), kNobody, 0};
-      if (piece.pixel >= 0) {
-        const int64_t item = piece.pixel / size, within = piece.pixel - item * size, row = within / width;
-        const Vec2<double> centre{within - row * width + 0.5, row + 0.5};
-        ScreenFace face;
-        if (segments != nullptr) {
-          const EdgeSegment& segment = segments[piece.segment];
-          const double dx = segment.stop.x - segment.start.x, dy = segment.stop.y - segment.start.y;
-          const double x = centre.x + piece.x - segment.start.x, y = centre.y + piece.y - segment.start.y;
-          const double t = (x * dx + y * dy) / (dx * dx + dy * dy);
-          const Vec2<double> n = segment.outward();
-          query.z = segment.start.z + t * (segment.stop.z - segment.start.z);
-          query.beyond = {piece.x + 1e-6 * n.x, piece.y + 1e-6 * n.y};
-        } else if (in.face(item, piece.first, centre, &face)) {
-          query.z = face.depth.at({piece.x, piece.y});
-        }
-      }
-      queries[i] = query;
-    }
-  }
-};
-
-struct ExactVisibility {
-  SegmentMesh in;
-  PieceList list;
-  const EdgeSegment* segments;  // null: crossings
-  const int64_t* keys;          // [count] sorted pixels
-  const int64_t* order;         // [count] index into list
-  const int32_t* slots;         // of MarkSlots
-  const PixelBox* boxes;        // [B, T]
-  ExactQuery* queries;          // [count]
-  int32_t bands;                // of rows
-  bool second_pass;
-
-  // Items are (batch item, band, triangle).
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    for_each_index(begin, end, in.mesh.triangle_count, [&](int64_t i, int64_t line) {
-      const int64_t item = line / bands, band = line - item * bands, height = in.viewport.height;
-      const int32_t triangle = static_cast<int32_t>(i - line * in.mesh.triangle_count);
-      PixelBox box = boxes[item * in.mesh.triangle_count + triangle];
-      box.row_begin = maximum(box.row_begin, static_cast<int32_t>(band * height / bands));
-      box.row_end = minimum(box.row_end, static_cast<int32_t>((band + 1) * height / bands));
-      for (int32_t row = box.row_begin; row < box.row_end; ++row) {
-        const int64_t first = (item * height + row) * in.viewport.width;
-        for (int32_t column = box.column_begin; column < box.column_end; ++column) {
-          const int32_t slot = slots[first + column];
-          if (slot > 0) look(item, triangle, first + column, {column + 0.5, row + 0.5}, slot - 1);
-        }
-      }
-    });
-  }
-
-  DR_HD_CALL void look(int64_t item, int32_t triangle, int64_t pixel, Vec2<double> centre, int64_t first) const {
-    ScreenFace face;
-    if (!in.face(item, triangle, centre, &face)) return;
-    for (int64_t k = first; k < list.count && keys[k] == pixel; ++k) {
-      const EdgePiece& piece = list.at(order[k]);
-      ExactQuery& query = queries[order[k]];
-      if (query.hidden != 0 && second_pass) continue;
-      const bool own = segments != nullptr ? segments[piece.segment].is_incident(in, triangle)
-                                           : triangle == piece.first || triangle == piece.second;
-      if (own) continue;
-      const Vec2<double> m{piece.x, piece.y};
-      if (!second_pass && face.inside(m) >= -kInsideSlack) {
-        const double depth = face.depth.at(m);
-        if (depth < query.z - kDepthSlack && depth >= -1) set_flag(&query.hidden);
-      }
-      if (segments == nullptr || !(face.inside(query.beyond) >= 0)) continue;
-      const double depth = face.depth.at(query.beyond);
-      if (!(magnitude(depth) <= 1)) continue;
-      if (!second_pass) {
-        atomic_min(&query.depth, depth_key(depth));
-      } else if (query.depth == depth_key(depth)) {
-        atomic_min(&query.back, static_cast<uint32_t>(triangle));
-      }
-    }
-  }
-};
-
-// Drops hidden pieces and gives the others their colours.
-struct FinishPieces {
-  PieceFinder finder;
-  PieceList list;
-  const EdgeSegment* segments;  // null: crossings, which have theirs
-  const ExactQuery* queries;    // [count]
-
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    const auto& viewport = finder.in.viewport;
-    for (int64_t i = begin; i < end; ++i) {
-      EdgePiece& piece = list.edit(i);
-      if (piece.pixel < 0) continue;
-      const ExactQuery& query = queries[i];
-      if (query.hidden != 0) piece.pixel = -1;
-      if (query.hidden != 0 || segments == nullptr) continue;
-      const EdgeSegment& segment = segments[piece.segment];
-      const int64_t size = static_cast<int64_t>(viewport.width) * viewport.height;
-      const int64_t within = piece.pixel - segment.item * size;
-      const int32_t row = static_cast<int32_t>(within / viewport.width);
-      Window window;
-      window.load_ids(viewport, finder.triangle_id, segment.item,
-                      static_cast<int32_t>(within - static_cast<int64_t>(row) * viewport.width), row);
-      finder.mark_own(segment, &window);
-      const int32_t behind = query.back == kNobody ? -1 : static_cast<int32_t>(query.back);
-      if (!finder.finish(segment, window, segment.seam >= 0 ? segment.seam : behind, &piece)) piece.pixel = -1;
-    }
   }
 };
 

@@ -21,7 +21,7 @@ DR_HD double cell_distance(int cell, Vec2<double> m) {
 struct PieceFinder {
   SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
-  bool exact;                  // leaves what is behind a piece, and its colours, to FinishPieces
+  bool exact;                  // leaves what is behind a piece, and its colours, to finish_piece()
 
   // The segment inside one pixel, relative to its centre.
   struct Cell {
@@ -31,7 +31,7 @@ struct PieceFinder {
     Vec2<double> normal;
   };
 
-  // Calls body(piece) for every visible piece of the segment in the walk's pixel.
+  // Calls body(piece), which may change it, for every visible piece of the segment in the walk's pixel.
   template <class F>
   DR_HD void visit(const EdgeSegment& segment, const PixelWalk& walk, const F& body) const {
     double from, to;
@@ -317,37 +317,6 @@ struct PieceFinder {
       if (in.same_place(segment.item, index[i], a) || in.same_place(segment.item, index[i], b)) return true;
     }
     return false;
-  }
-};
-
-// First pass over the edge-pixel pairs: keeps the first visible piece of each and counts the rest.
-// Second pass: finds the pieces of pairs that have more than one again and stores the rest behind the first ones.
-struct FindEdgePieces {
-  PieceFinder finder;
-  const EdgeSegment* segments;  // [N]
-  const int64_t* offsets;       // [N + 1] first pair of each edge
-  int64_t edges;                // N
-  EdgePiece* pieces;            // [pairs], in the second pass [extra pieces]
-  int64_t* extra;               // [pairs + 1] first pass: pieces beyond the first; second pass: the sums before each
-  bool second_pass;
-
-  DR_HD void operator()(int64_t begin, int64_t end) const {
-    const auto& viewport = finder.in.viewport;
-    for_each_pair(segments, offsets, edges, viewport.width, viewport.height, begin, end,
-                  [&](int64_t pair, const EdgeSegment& segment, const PixelWalk& walk) {
-                    if (second_pass && extra[pair + 1] == extra[pair]) return;
-                    int64_t found = 0;
-                    if (!second_pass) pieces[pair].pixel = -1;
-                    finder.visit(segment, walk, [&](const EdgePiece& piece) {
-                      EdgePiece* const place = second_pass ? pieces + extra[pair] + found - 1 : pieces + pair;
-                      if ((found > 0) == second_pass) {
-                        *place = piece;
-                        place->segment = static_cast<int32_t>(&segment - segments);
-                      }
-                      ++found;
-                    });
-                    if (!second_pass) extra[pair] = found > 1 ? found - 1 : 0;
-                  });
   }
 };
 

@@ -1,4 +1,4 @@
-// Edge walk, part 9: gradients on their way to memory. The GPU adds with atomics, and the pixels along an edge all add
+// Edge walk, part 10: gradients on their way to memory. The GPU adds with atomics, and the pixels along an edge all add
 // to its two vertices. So a thread sums what it finds in its pixel, the lanes of a warp that add to the same place sum
 // theirs (lanes lie next to each other along an edge, see EdgePairs), and one lane adds the total.
 //
@@ -85,7 +85,8 @@ DR_HD void add_colors_by_warp(const Sink<scalar_t>& sink, bool live, int64_t pix
   }
 }
 
-// Kernel: adds what Use makes of the pieces that Source visits (a PieceList, EdgePairs, CrossingPixels). A Use has
+// Kernel: adds what Use makes of the pieces that Source visits (EdgePairs, CrossingPixels, on the CPU a PieceList). A
+// Use has
 //   Sum                     what it keeps of pieces at one place        wants(pixel): whether pieces there add anything
 //   add(piece, &sum)        takes one in                                flush(sum, sink): adds it to memory
 //   flush_by_warp(sum, sink): the same for the sums, or empty ones, of all lanes of a warp

@@ -1,11 +1,11 @@
-// Edge walk, part 8: the walk of the GPU. Lists of pieces would make the host wait for the device to learn how long
+// Edge walk, part 9: the walk of the GPU. Lists of pieces would make the host wait for the device to learn how long
 // each of them is. Here a thread finds the pieces of an edge in one pixel and uses them at once, nothing is stored, and
 // only the device knows how many pixels the edges cross: a fixed number of threads shares them out.
 //
 // The pieces of a pixel come in any order, so what is added to a picture is added as gradients are: see Sink.
 #pragma once
 
-#include "segments_crossings.h"
+#include "segments_tree.h"
 
 namespace diffrender {
 
@@ -22,7 +22,7 @@ struct CountPairs {
   int64_t* pairs;        // [B, T]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    const ClipEdges edges{in, marks, nullptr, nullptr, nullptr};
+    const EdgeClipper edges{in};
     for (int64_t i = begin; i < end; ++i) {
       int64_t count = 0;
       for (int32_t k = 0; k < 3; ++k) {
@@ -38,6 +38,7 @@ struct CountPairs {
 // neighbouring pixels of one edge.
 struct EdgePairs {
   PieceFinder finder;
+  TriangleTree tree;
   const uint8_t* marks;   // [B, T] of MarkEdges
   const int64_t* before;  // [B T + 1] pairs of all triangles before each; the last one counts all
   int64_t triangles;      // B T
@@ -69,7 +70,9 @@ struct EdgePairs {
     PixelWalk walk(segment, viewport.width, viewport.height);
     walk.seek(static_cast<int32_t>(within));
     if (!wants((segment.item * viewport.height + walk.pixel_row()) * viewport.width + walk.pixel_column())) return;
-    finder.visit(segment, walk, body);
+    finder.visit(segment, walk, [&](EdgePiece& piece) {
+      if (!tree.given() || tree.finish(finder, segment, &piece)) body(piece);
+    });
   }
 
   // The edge of a pair, clipped anew, and which of its pixels is meant.
@@ -79,7 +82,7 @@ struct EdgePairs {
       const int64_t middle = (low + high) / 2;
       (before[middle] <= pair ? low : high) = middle;
     }
-    const ClipEdges edges{finder.in, marks, nullptr, nullptr, nullptr};
+    const EdgeClipper edges{finder.in};
     *within = pair - before[low];
     for (int32_t k = 0; k < 3; ++k) {
       if ((marks[low] >> k & 1) == 0) continue;
@@ -91,9 +94,21 @@ struct EdgePairs {
   }
 };
 
+// body(i) for a range; where there are warps it is of one item or none, and then body(-1), so that all lanes come
+// along.
+template <class F>
+DR_HD void for_each_of_range(int64_t begin, int64_t end, const F& body) {
+  if constexpr (kHasWarps) {
+    body(begin < end ? begin : int64_t(-1));
+  } else {
+    for (int64_t i = begin; i < end; ++i) body(i);
+  }
+}
+
 // The marked pixels, each looked at by its thread.
 struct CrossingPixels {
   CrossingFinder finder;
+  TriangleTree tree;
   const uint8_t* marks;  // [B, H, W] of MarkCrossings
 
   template <class F>
@@ -103,7 +118,10 @@ struct CrossingPixels {
 
   template <class Wants, class F>
   DR_HD void visit_place(int64_t pixel, const Wants& wants, const F& body) const {
-    if (marks[pixel] != 0 && wants(pixel)) finder.visit(pixel, body);
+    if (marks[pixel] == 0 || !wants(pixel)) return;
+    finder.visit(pixel, [&](const EdgePiece& piece) {
+      if (!tree.given() || tree.ask(finder.in, piece, nullptr).hidden == 0) body(piece);
+    });
   }
 };
 

@@ -21,6 +21,11 @@ struct EdgePiece {
 
 constexpr int kWindowCells = 9;
 
+// The pixel of a window cell around another one.
+DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
+  return pixel + (cell / 3 - 1) * static_cast<int64_t>(width) + (cell % 3 - 1);
+}
+
 // Arc length along the border of the square [-1/2, 1/2]^2, in [0, 4), of the point that a direction hits.
 DR_HD double border_arc(double x, double y) {
   const double ax = magnitude(x), ay = magnitude(y);

@@ -54,10 +54,21 @@ def device_functors() -> dict[str, str]:
 def test_every_functor_has_an_instantiation():
     """What a .cu file does not instantiate fails when a build with CUDA is linked; here no nvcc is needed to see it."""
     functors = device_functors()
-    assert {"GpuRasterizer", "InterpolateForward", "FixedPointUnit", "BlendPieces"} < set(functors)
+    assert {"GpuRasterizer", "InterpolateForward", "FixedPointUnit", "SumPieces", "UsePieces"} < set(functors)
     instances = "\n".join(path.read_text() for path in ROOT.glob("csrc/*.cu"))
     missing = {name: file for name, file in functors.items() if not re.search(rf"\b{name}\b", instances)}
     assert missing == {}
+
+
+def test_no_host_function_waits_for_the_device():
+    """Copies to the host and operators of torch that have to know how long their result is."""
+    waits = r"DeviceType::CPU|aten::(nonzero|item|_local_scalar_dense|masked_select|_?unique)|cudaMemcpy|[sS]ynchronize"
+    found = {}
+    for path in [*HEADERS, *ROOT.glob("csrc/*.c*"), *ROOT.glob("csrc/core/*.cuh")]:
+        code = re.sub(r"//.*", "", path.read_text())
+        if match := re.search(waits, code):
+            found[path.name] = match[0]
+    assert found == {}
 
 
 def test_only_one_header_knows_the_device_macro():

@@ -1,6 +1,5 @@
-// Lists of unknown length: indices of marks, sums before each count, order by key. Deterministic on both devices. On
-// CUDA marked_indices and sums_before wait for the device once, because the host has to know how much memory comes
-// next.
+// Lists of unknown length, on the CPU (a GPU would make the host wait for how long they are): indices of marks, sums
+// before each count. On both devices: number of marks, running sums, order by key. All of them deterministic.
 #pragma once
 
 #include <array>
@@ -43,13 +42,10 @@ inline Tensor count_marks(const Tensor& marks) {
   return detail::as_tensor(detail::call_aten("aten::sum", "", marks, type)[0]);
 }
 
-// Indices of the marks (N,) uint8 that are set, ascending: (M,) int64.
+// Indices of the marks (N,) uint8 on the CPU that are set, ascending: (M,) int64.
 inline Tensor marked_indices(const Tensor& marks) {
+  DR_CHECK(!marks.is_cuda(), "marked_indices: the host would wait for the device");
   const int64_t n = marks.numel();
-  if (marks.is_cuda()) {
-    const Tensor found = detail::as_tensor(detail::call_aten("aten::nonzero", "", marks)[0]);
-    return torch::stable::reshape(found, {found.numel()});
-  }
   constexpr int64_t kPiece = 65536;
   const uint8_t* const values = data<uint8_t>(marks);
   std::vector<int64_t> before((n + kPiece - 1) / kPiece + 1, 0);
@@ -85,13 +81,11 @@ inline Tensor running_sums(const Tensor& counts) {
   return sums;
 }
 
-// running_sums, and the sum of all.
+// running_sums on the CPU, and the sum of all.
 inline std::pair<Tensor, int64_t> sums_before(const Tensor& counts) {
+  DR_CHECK(!counts.is_cuda(), "sums_before: the host would wait for the device");
   Tensor sums = running_sums(counts);
-  if (!counts.is_cuda()) return {sums, data<int64_t>(sums)[counts.numel()]};
-  const Tensor total = torch::stable::to(torch::stable::narrow(sums, 0, counts.numel(), 1),
-                                         torch::stable::Device(torch::headeronly::DeviceType::CPU));
-  return {sums, *data<int64_t>(total)};
+  return {sums, data<int64_t>(sums)[counts.numel()]};
 }
 
 // Sorts (N,) int64 keys; equal keys keep their order. Returns the sorted keys and where each of them was.

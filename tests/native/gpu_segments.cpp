@@ -102,10 +102,10 @@ struct SegmentScene {
   }
 
   EdgePairs edge_pairs() const {
-    return {
-        {mesh, id.data(), false}, edges.data(), before.data(), static_cast<int64_t>(facing.size()), kEmulatedThreads};
+    return {{mesh, id.data(), false}, {}, edges.data(), before.data(), static_cast<int64_t>(facing.size()),
+            kEmulatedThreads};
   }
-  CrossingPixels crossing_pixels() const { return {{mesh, id.data()}, crossings.data()}; }
+  CrossingPixels crossing_pixels() const { return {{mesh, id.data()}, {}, crossings.data()}; }
 };
 
 // Two triangles in front of the others, which cut through each other along an upright line.
@@ -160,9 +160,62 @@ void test_segments(int32_t channels) {
   expect(additions == 0, "without a gradient nothing is added");
 }
 
+// Which triangles a tree of boxes finds at each pixel, against a look at all boxes.
+void test_tree(int64_t count, std::mt19937& random) {
+  constexpr int32_t kWidth = 23, kHeight = 17, kItems = 2;
+  std::vector<PixelBox> boxes(kItems * count);
+  for (PixelBox& box : boxes) {
+    const int32_t left = random() % kWidth, top = random() % kHeight;
+    box = {left, std::min<int32_t>(kWidth, left + random() % 9), top, std::min<int32_t>(kHeight, top + random() % 9)};
+  }
+  TriangleTree tree{nullptr, nullptr, 0, static_cast<int32_t>(count), 0};
+  do {
+    tree.nodes_per_item += tree.nodes_of(tree.levels);
+  } while (tree.nodes_of(tree.levels++) > 1);
+  std::vector<int64_t> keys(boxes.size()), order(boxes.size());
+  std::vector<PixelBox> nodes(kItems * tree.nodes_per_item);
+  std::vector<int32_t> leaves(boxes.size());
+  launch_emulated(keys.size(), CurvePlaces{boxes.data(), keys.data(), tree.triangles, kWidth, kHeight}, random);
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
+  const TreeLeaves place{boxes.data(), order.data(), nodes.data(), leaves.data(), tree.nodes_per_item, tree.triangles};
+  launch_emulated(leaves.size(), place, random);
+  int64_t first = 0;
+  for (int32_t level = 1; level < tree.levels; ++level) {
+    const TreeLevel up{nodes.data(), tree.nodes_per_item, first, tree.nodes_of(level - 1)};
+    launch_emulated(kItems * tree.nodes_of(level), up, random);
+    first += tree.nodes_of(level - 1);
+  }
+  tree.nodes = nodes.data();
+  tree.leaves = leaves.data();
+  for (int32_t item = 0; item < kItems; ++item) {
+    for (int32_t pixel = 0; pixel < kWidth * kHeight; ++pixel) {
+      const int32_t column = pixel % kWidth, row = pixel / kWidth;
+      std::vector<int32_t> found, truth;
+      tree.visit(item, column, row, [&](int32_t triangle) {
+        found.push_back(triangle);
+        return true;
+      });
+      for (int32_t t = 0; t < count; ++t) {
+        const PixelBox& b = boxes[item * count + t];
+        if (column >= b.column_begin && column < b.column_end && row >= b.row_begin && row < b.row_end) {
+          truth.push_back(t);
+        }
+      }
+      std::sort(found.begin(), found.end());
+      expect(found == truth, "the tree finds the boxes of a pixel");
+      int calls = 0;
+      tree.visit(item, column, row, [&](int32_t) { return ++calls < 2; });
+      expect(calls == std::min<int>(2, truth.size()), "the search stops when it is told");
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
+  std::mt19937 random(6);
+  for (const int64_t count : {1, 2, 8, 9, 64, 65, 150}) test_tree(count, random);
   test_segments<float>(5);
   test_segments<double>(3);
   if (failures == 0) std::printf("gpu_segments agrees\n");

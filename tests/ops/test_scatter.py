@@ -121,13 +121,13 @@ def crossing_triangles(dtype, size=(33, 41)):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", ["plain", "seams", "ranges", "cull"])
+@pytest.mark.parametrize("options", ["plain", "seams", "ranges", "cull", "exact", "exact ranges"])
 @pytest.mark.parametrize("scene", [*(s for s in SCENES if s != "one run per row"), "crossing triangles"])
 def test_segments_with_and_without_lists_agree(scene, options, dtype):
     """The walk of the GPU, whose threads find pieces and use them at once, against the lists of the CPU."""
     positions, triangles, size = SCENES[scene](dtype) if scene in SCENES else crossing_triangles(dtype)
-    count, ranges, cull = len(triangles), None, None
-    if options == "ranges":
+    count, ranges, cull, exact = len(triangles), None, None, "exact" in options
+    if "ranges" in options:
         positions = positions[:1]
         ranges = torch.tensor([[0, count], [count // 3, count // 2], [1, 0]], dtype=torch.int32)
     if options == "cull":
@@ -141,21 +141,41 @@ def test_segments_with_and_without_lists_agree(scene, options, dtype):
     op = torch.ops.diffrender
     marks = op.segments_marked(*mesh)
     (lists, pieces), (threads, nothing_kept) = (
-        op.antialias_segments(image, *mesh, False, *marks, algorithm) for algorithm in (0, 1)
+        op.antialias_segments(image, *mesh, exact, *marks, algorithm) for algorithm in (0, 1)
     )
     assert not torch.equal(lists, image)
     assert relative_error(threads, lists) < TOLERANCE[dtype]
-    assert torch.equal(op.segments_parted(*mesh, False, 0), op.segments_parted(*mesh, False, 1))
+    assert torch.equal(op.segments_parted(*mesh, exact, 0), op.segments_parted(*mesh, exact, 1))
     for blended, *needs in ((True, True, True), (True, True, False), (False, True, True), (True, False, True)):
         lists, threads = (
-            op.antialias_segments_backward(image, *mesh, False, *marks, pieces, grad, blended, *needs, algorithm)
+            op.antialias_segments_backward(image, *mesh, exact, *marks, pieces, grad, blended, *needs, algorithm)
             for algorithm in (0, 1)
         )
         for value, truth, need in zip(threads, lists, needs, strict=True):
             assert truth.any() == need
             assert relative_error(value, truth) < TOLERANCE[dtype]
-        again = op.antialias_segments_backward(image, *mesh, False, *marks, nothing_kept, grad, blended, *needs, 0)
+        again = op.antialias_segments_backward(image, *mesh, exact, *marks, nothing_kept, grad, blended, *needs, 0)
         assert all(torch.equal(a, b) for a, b in zip(again, lists, strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 700])
+def test_exact_visibility_by_a_tree_of_boxes_equals_that_by_lists(count):
+    """Small triangles over each other, which most pixels around do not show: the tree has one level to five."""
+    size = (40, 48)
+    centres = uniform(count, 1, 3, seed=3, dtype=F64) * 1.8 - 0.9
+    corners = centres + 0.1 * rnd(count, 3, 3, seed=5, dtype=F64)
+    positions = torch.cat([corners.clamp(-0.99, 0.99), torch.ones(count, 3, 1, dtype=F64)], -1).reshape(1, -1, 4)
+    triangles = torch.arange(3 * count, dtype=torch.int32).view(-1, 3)
+    ranges = torch.tensor([[0, count], [count // 2, count - count // 2]], dtype=torch.int32)
+    triangle_id = dr.rasterize(positions, triangles, size, ranges=ranges).triangle_id
+    image = uniform(2, *size, 3, dtype=F64)
+    mesh = (triangle_id, positions, triangles, dr.edge_topology(triangles), ranges, None, 0)
+    op = torch.ops.diffrender
+    marks = op.segments_marked(*mesh)
+    lists, tree = (op.antialias_segments(image, *mesh, True, *marks, algorithm)[0] for algorithm in (0, 1))
+    assert relative_error(tree, lists) < TOLERANCE[F64]
+    by_window = op.antialias_segments(image, *mesh, False, *marks, 1)[0]
+    assert (tree != by_window).any(-1).sum() > (500 if count == 700 else -1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,6 +1,6 @@
 """One call of every op with gradients, for checks that look at how calls run rather than at what they return.
 
-The calls are the first examples of the contract table, so a new op is checked as soon as it has its row.
+The calls are the first examples of the contract table, so a new op is checked as soon as it has its row, and some more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+# Examples that take another way than the first one of their row.
+FURTHER_EXAMPLES = ("all triangles asked",)
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,21 @@ def calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call]:
 
     result: list[Call] = []
     for contract in CONTRACTS:
-        example = contract.examples[0]
-        module = example.call.__module__.rsplit(".", 1)[-1]  # tells two rows of one op apart
-        name = module if module.startswith(contract.name) else contract.name
-        name += " 2" if name in [call.name for call in result] else ""
-        inputs = example.tensors(dtype)
-        weights = [rnd(*x.shape, seed=i, dtype=dtype) for i, x in enumerate(example.call(*inputs))]
+        further = [example for example in contract.examples[1:] if example.label in FURTHER_EXAMPLES]
+        for example in [contract.examples[0], *further]:
+            module = example.call.__module__.rsplit(".", 1)[-1]  # tells two rows of one op apart
+            name = module if module.startswith(contract.name) else contract.name
+            name += f" {example.label}" if example in further else ""
+            name += " 2" if name in [call.name for call in result] else ""
+            inputs = example.tensors(dtype)
+            weights = [rnd(*x.shape, seed=i, dtype=dtype) for i, x in enumerate(example.call(*inputs))]
 
-        def run(*tensors: Tensor, example=example, weights=weights) -> list[Tensor]:
-            leaves = [x.detach().requires_grad_() for x in tensors]
-            outputs = example.call(*leaves)
-            return [*outputs, *torch.autograd.grad(outputs, leaves, weights)]
+            def run(*tensors: Tensor, example=example, weights=weights) -> list[Tensor]:
+                leaves = [x.detach().requires_grad_() for x in tensors]
+                outputs = example.call(*leaves)
+                return [*outputs, *torch.autograd.grad(outputs, leaves, weights)]
 
-        result.append(Call(name, inputs, run, contract.ragged))
+            result.append(Call(name, inputs, run, contract.ragged))
     return result
 
 
