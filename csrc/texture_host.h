@@ -89,7 +89,7 @@ void texture_backward_texels(const TextureSampler<scalar_t, Mapping, kMips>& sam
                              const Tensor* grad_mips, ScatterAlgorithm algorithm) {
   const int64_t footprints = sampler.tap_count() * (sampler.blends() ? 2 : 1);  // of one lookup
   if (!grad_values.is_cuda() && algorithm == ScatterAlgorithm::native) {
-    TiledLevels<scalar_t> tiled(shape.channels);
+    TiledLevels tiled(shape.channels);
     scalar_t* base = grad_base == nullptr ? nullptr : mutable_data<scalar_t>(*grad_base);
     scalar_t* mips = grad_mips == nullptr ? nullptr : mutable_data<scalar_t>(*grad_mips);
     for (int32_t level = 0; level <= sampler.levels.last; ++level) {

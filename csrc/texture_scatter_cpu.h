@@ -27,10 +27,9 @@ template <class scalar_t>
 using ScatterSource = std::function<void(int64_t begin, int64_t end, const ScatterVisitor<scalar_t>&)>;
 
 // All levels that take a gradient, cut into tiles of 2^shift x 2^shift texels.
-template <class scalar_t>
 struct TiledLevels {
   struct Level {
-    scalar_t* grad;       // of item 0; null where nobody needs it
+    void* grad;           // of item 0, in the type of the gradient; null where nobody needs it
     int64_t item_stride;  // elements
     int32_t width, rows;  // texels; rows of all faces
     int32_t tiles_per_row, first_tile;
@@ -41,12 +40,12 @@ struct TiledLevels {
   int32_t shift, tile_count = 0, channels;
 
   explicit TiledLevels(int64_t channel_count);
-  void add(scalar_t* grad, int64_t item_stride, int32_t width, int32_t rows);
+  void add(void* grad, int64_t item_stride, int32_t width, int32_t rows);
 };
 
 // Writes every gradient of `tiled`. `targets` = number of gradients: the batch size, or 1 where the batch shares them.
 template <class scalar_t>
-void scatter_texels(const TiledLevels<scalar_t>& tiled, const scalar_t* grad_values, int64_t targets, int64_t lookups,
+void scatter_texels(const TiledLevels& tiled, const scalar_t* grad_values, int64_t targets, int64_t lookups,
                     int64_t entries_per_lookup, const ScatterSource<scalar_t>& source);
 
 }  // namespace diffrender
