@@ -253,7 +253,20 @@ struct CoverageBackwardCpu {
     const std::unique_ptr<CornersPerTriangle::Place[]> places(
         new CornersPerTriangle::Place[CornersPerTriangle::kPlaces]{});
     const CornersPerTriangle out{kernel, sink, places.get()};
-    for (int64_t p = begin; p < end; ++p) kernel.pixel(p, scratch, out);
+    const int64_t width = lists.viewport.width;
+    for (int64_t p = begin; p < end;) {
+      const auto at = lists.place(p);
+      const int64_t row = p - at.column;
+      for (const int64_t stop = std::min(end, row + width); p < stop; ++p) {
+        const int64_t k = lists.offsets[p], count = lists.offsets[p + 1] - k;
+        if (count == 0) continue;
+        if (count == 1 && kernel.kinds[k] == FragmentKind::whole && lists.has(k)) {
+          out.add_whole(at.item, static_cast<int32_t>(p - row), at.row, k);
+        } else {
+          kernel.pixel(p, scratch, out);
+        }
+      }
+    }
     out.finish();
   }
 };

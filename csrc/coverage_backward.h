@@ -223,14 +223,36 @@ struct CornersPerTriangle {
   Place* places;  // [kPlaces]
 
   DR_HD void add(int64_t item, int32_t column, int32_t row, const Candidate& c, const CandidateGradient& g) const {
-    Place& place = places[c.triangle % kPlaces];
-    if (place.record != c.record) {
-      hand_on(place);
-      place = {CandidateGradient{}, item, c.record, c.triangle};
-    }
+    CandidateGradient& sum = sum_of(item, c.triangle, c.record);
     const double u = column - c.record->column, v = row - c.record->row;
-    for (int k = 0; k < 3; ++k) add_moved(&place.sum.edge[k], g.edge[k], u, v);
-    add_moved(&place.sum.depth, g.depth, u, v);
+    for (int k = 0; k < 3; ++k) add_moved(&sum.edge[k], g.edge[k], u, v);
+    add_moved(&sum.depth, g.depth, u, v);
+  }
+
+  // A pixel for which fragment k stands alone: CoverageBackward::at_middle for its centre, which does not move.
+  DR_HD void add_whole(int64_t item, int32_t column, int32_t row, int64_t k) const {
+    const int32_t triangle = kernel.lists.triangles[k];
+    const TriangleRecord& record = kernel.lists.records[item * kernel.lists.mesh.triangle_count + triangle];
+    CandidateGradient& sum = sum_of(item, triangle, &record);
+    const double u = column - record.column, v = row - record.row;
+    if (kernel.grad_barycentrics.given()) {
+      double e[3];
+      for (int n = 0; n < 3; ++n) e[n] = record.slope[n] * record.side[n].moved(u, v).c;
+      const double inverse = reciprocal_or_zero(e[0] + e[1] + e[2]);
+      const double g[3] = {kernel.grad_barycentrics.at(2 * k), kernel.grad_barycentrics.at(2 * k + 1), 0};
+      const double s = (g[0] * e[0] + g[1] * e[1]) * inverse;
+      for (int n = 0; n < 3; ++n) add_moved(&sum.edge[n], {0, 0, (g[n] - s) * inverse}, u, v);
+    }
+    if (kernel.grad_depth.given()) add_moved(&sum.depth, {0, 0, kernel.grad_depth.at(k)}, u, v);
+  }
+
+  DR_HD CandidateGradient& sum_of(int64_t item, int32_t triangle, const TriangleRecord* record) const {
+    Place& place = places[triangle % kPlaces];
+    if (place.record != record) {
+      hand_on(place);
+      place = {CandidateGradient{}, item, record, triangle};
+    }
+    return place.sum;
   }
 
   // A line (x, y, c) is (x, y, c + u x + v y) from a pixel u further right and v further down.

@@ -66,6 +66,11 @@ struct CoverageLists {
     return {triangles + offsets[pixel], static_cast<int32_t>(offsets[pixel + 1] - offsets[pixel])};
   }
 
+  // Whether entry k of the lists is a triangle of the mesh.
+  DR_HD bool has(int64_t k) const {
+    return static_cast<uint32_t>(triangles[k]) < static_cast<uint32_t>(mesh.triangle_count);
+  }
+
   struct PixelPlace {
     int64_t item;
     int32_t column, row;
