@@ -156,6 +156,11 @@ class StripWorker {
     int32_t triangle, flags;
   };
 
+  // Pixels next to each other, as many as one register holds: the compiler takes comparisons of longer ones apart.
+  static constexpr int kColumns = 4;
+  using Columns = double __attribute__((vector_size(kColumns * 8)));
+  using Flags = int64_t __attribute__((vector_size(kColumns * 8)));
+
   void note_runs(const int32_t* triangles, int64_t count) {
     runs_.clear();
     touched_.assign(pixels_, Touched{});
@@ -218,9 +223,9 @@ class StripWorker {
       const TriangleRecord& record = records_[run.triangle];
       const int32_t row = run.start / width_;
       const double u = run.start - row * width_ - record.column, v = first_row_ + row - record.row;
-      for (int32_t first = 0; first < run.length; first += kLanes) {
-        const LaneMask<double> flags = flags_along(record, u + first, v);
-        for (int32_t k = first; k < std::min(first + kLanes, run.length); ++k)
+      for (int32_t first = 0; first < run.length; first += kColumns) {
+        const Flags flags = flags_along(record, u + first, v);
+        for (int32_t k = first; k < std::min(first + kColumns, run.length); ++k)
           add(run, k, static_cast<int32_t>(flags[k - first]));
       }
     }
@@ -231,16 +236,19 @@ class StripWorker {
   }
 
   // Candidate::make for the pixels u, u + 1, ... right of and v below that of the record.
-  static LaneMask<double> flags_along(const TriangleRecord& record, double u, double v) {
-    const Lanes<double> columns = u + Lanes<double>{0, 1, 2, 3, 4, 5, 6, 7};
-    LaneMask<double> flags = LaneMask<double>{} + (record.crosses_depth != 0 ? kSpecial : 0), center = ~flags;
+  static Flags flags_along(const TriangleRecord& record, double u, double v) {
+    const Columns columns = Columns{0, 1, 2, 3} + u;
+    const int64_t special = record.crosses_depth != 0 ? kSpecial : 0;
+    Flags flags = {special, special, special, special}, center = {-1, -1, -1, -1};
     for (int k = 0; k < 3; ++k) {
       const Line& side = record.side[k];
-      const Lanes<double> distance = side.c + side.x * columns + side.y * v;
       const double reach = side.reach();
-      flags |= ~(distance + reach > kSideTolerance) & kSpecial;  // beyond the side: not a candidate
-      flags |= (distance - reach < -kSideTolerance) & (1 << k);
-      center &= distance >= 0.0;
+      const Columns distance = side.c + side.x * columns + side.y * v;
+      const Columns farthest = distance + reach, nearest = distance - reach;
+      const Columns limit = {kSideTolerance, kSideTolerance, kSideTolerance, kSideTolerance};
+      const Flags reaches = farthest > limit, cuts = nearest < -limit, has = distance >= Columns{};
+      flags |= (~reaches & kSpecial) | (cuts & (int64_t(1) << k));  // beyond the side it is not a candidate
+      center &= has;
     }
     return flags | (center & kHasCenter);
   }
