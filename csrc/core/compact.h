@@ -14,7 +14,7 @@ namespace detail {
 template <class... Args>
 std::array<StableIValue, sizeof...(Args)> call_aten(const char* name, const char* overload, const Args&... args) {
   std::array<StableIValue, sizeof...(Args)> stack{torch::stable::detail::from(args)...};
-  STD_TORCH_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION) == 0, name, " failed");
+  DR_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION) == 0, name, " failed");
   return stack;
 }
 

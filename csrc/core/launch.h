@@ -2,11 +2,6 @@
 // templates that only the .cu files instantiate (launch_cuda.cuh), so that host code is shared by both devices.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <memory>
-
 #include "portable.h"
 #include "scatter.h"
 #include "tensor.h"
@@ -19,30 +14,36 @@ void launch_cuda(int64_t n, const F& functor, int32_t device_index);
 template <class F, class scalar_t>
 void launch_scatter_cuda(int64_t n, const F& functor, const Sink<scalar_t>& sink, int32_t device_index);
 
+namespace detail {
+
+// What launch.cpp holds knows kernels by address only. It is compiled once, not once for each of them, and the body of
+// a kernel is compiled away from the host function that starts it.
+using RunTask = void (*)(const void* task, int64_t i);
+using RunRange = void (*)(const void* functor, int64_t begin, int64_t end);
+template <class scalar_t>
+using RunScatter = void (*)(const void* functor, int64_t begin, int64_t end, scalar_t* values, int64_t offset);
+template <class scalar_t>
+using RunFixedPoint = void (*)(const void* functor, int64_t n, const Sink<scalar_t>& sink, const Tensor& grad);
+
+void run_tasks(int64_t n, const void* task, RunTask run);
+void run_ranges(int64_t n, int64_t piece, const void* functor, RunRange run);
+
+}  // namespace detail
+
 // Calls task(0) ... task(n - 1) on the threads of torch, each taking the next one that is free. The result may not
 // depend on which thread runs which task.
 template <class F>
 void parallel_tasks(int64_t n, const F& task) {
-  std::atomic<int64_t> next{0};
-  // Never inlined: the body of a kernel is compiled once, not once for each way to get here.
-  const auto work = [&]() __attribute__((noinline)) {
-    for (int64_t i = next.fetch_add(1); i < n; i = next.fetch_add(1)) task(i);
-  };
-  const int64_t threads = std::min<int64_t>(torch::stable::get_num_threads(), n);
-  if (threads <= 1) {
-    work();
-    return;
-  }
-  torch::stable::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) work();
-  });
+  detail::run_tasks(n, &task, [](const void* erased, int64_t i) { (*static_cast<const F*>(erased))(i); });
 }
 
 // Cuts [0, n) into pieces of about `piece` items and calls body(begin, end) for each, in parallel.
 template <class F>
 void parallel_ranges(int64_t n, int64_t piece, const F& body) {
-  const int64_t tasks = (n + piece - 1) / piece;
-  parallel_tasks(tasks, [&](int64_t i) { body(i * piece, std::min(n, (i + 1) * piece)); });
+  detail::run_ranges(n, piece, &body, [](const void* erased, int64_t begin, int64_t end) {
+    const F own = *static_cast<const F*>(erased);  // a copy, which no store of the kernel can be thought to change
+    own(begin, end);
+  });
 }
 
 constexpr int64_t kItemsPerPiece = 16384;
@@ -69,7 +70,7 @@ void launch(const Tensor& like, int64_t n, const F& functor, int64_t piece = kIt
     detail::launch_on_cuda(like, n, functor);
     return;
   }
-  parallel_ranges(n, piece, [&](int64_t begin, int64_t end) { functor(begin, end); });
+  parallel_ranges(n, piece, functor);
 }
 
 // launch() for functors made for the GPU alone, which on the CPU, under test, run in order on one thread. Cold:
@@ -91,77 +92,38 @@ namespace detail {
 
 // The order-free sum: every contribution becomes a multiple of one power of two, chosen from the largest of them, and
 // integers add up to the same total in any order. On the CPU it runs on one thread, so that its logic is tested there.
-// per_item: how often an item may add to the same element; items_on_device: see scatter_without_buffers. Cold on the
-// CPU: see launch_in_order.
-template <class scalar_t, class F>
-[[gnu::cold]] void scatter_fixed_point(const Tensor& grad, int64_t n, const F& functor, int64_t per_item = 1,
-                                       const int64_t* items_on_device = nullptr) {
-  const int64_t size = grad.numel();
-  const Tensor fixed = new_zeros(grad, {size}, ScalarType::Long);
-  const Tensor largest = new_zeros(grad, {1}, ScalarType::Long);
-  const Tensor unit = new_empty(grad, {2}, ScalarType::Double);
-  Sink<scalar_t> sink{mutable_data<scalar_t>(grad)};
-  sink.largest = mutable_data<uint64_t>(largest);
-  sink.fixed = mutable_data<int64_t>(fixed);
-  sink.unit = mutable_data<double>(unit);
-  for (const ScatterMode mode : {ScatterMode::measure, ScatterMode::fixed}) {
-    sink.mode = mode;
-    if (grad.is_cuda()) {
-#if defined(DIFFRENDER_CUDA)
-      launch_scatter_cuda(n, functor, sink, grad.get_device_index());
-#endif
-    } else {
-      functor(int64_t(0), n, sink);
-    }
-    if (mode == ScatterMode::measure) {
-      const int64_t contributions = items_on_device != nullptr ? per_item : n * per_item;
-      launch(grad, 1, FixedPointUnit{sink.largest, mutable_data<double>(unit), contributions, items_on_device});
-    }
-  }
-  launch(grad, size, FixedPointFinish<scalar_t>{sink.values, sink.fixed, sink.unit});
-}
+// per_item: how often an item may add to the same element; items_on_device: see scatter_without_buffers.
+template <class scalar_t>
+void scatter_fixed_point(const Tensor& grad, int64_t n, const void* functor, RunFixedPoint<scalar_t> run,
+                         int64_t per_item, const int64_t* items_on_device);
 
-// Private buffers per target on the CPU. Depends on sizes alone, never on the number of threads, so that the order of
-// every addition is always the same. More buffers balance better; each costs one pass over the target.
-inline int64_t scatter_chunks(int64_t contributions, int64_t target_size) {
-  const int64_t affordable = std::max<int64_t>(contributions / std::max<int64_t>(target_size, 1), 2);
-  const int64_t useful = (contributions + 4095) / 4096;
-  const bool sparse = contributions * 8 < target_size;  // clearing a second buffer costs more than all additions
-  return sparse ? 1 : std::max<int64_t>(1, std::min({useful, affordable, int64_t(16)}));
-}
+// Private buffers, whose number depends on sizes alone, added up in their order.
+template <class scalar_t>
+void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const void* functor, RunScatter<scalar_t> run,
+                 int64_t contributions);
 
 template <class scalar_t, class F>
 void scatter_cpu(const Tensor& grad, int64_t targets, int64_t n, const F& functor, int64_t contributions = -1) {
-  if (n <= 0 || grad.numel() == 0) return;
-  const int64_t target_size = grad.numel() / targets;
-  const int64_t items = n / targets;
-  const int64_t chunks = scatter_chunks((contributions < 0 ? n : contributions) / targets, target_size);
-  scalar_t* const output = mutable_data<scalar_t>(grad);
-  const std::unique_ptr<scalar_t[]> scratch(new scalar_t[targets * (chunks - 1) * target_size]);
-  parallel_tasks(targets * chunks, [&](int64_t task) {
-    const int64_t target = task / chunks, chunk = task % chunks;
-    const int64_t offset = target * target_size;
-    scalar_t* buffer = output + offset;
-    if (chunk > 0) {
-      buffer = scratch.get() + (target * (chunks - 1) + chunk - 1) * target_size;
-      std::memset(buffer, 0, sizeof(scalar_t) * target_size);
-    }
-    functor(target * items + chunk * items / chunks, target * items + (chunk + 1) * items / chunks,
-            Sink<scalar_t>{buffer, offset});
-  });
-  if (chunks == 1) return;
-  parallel_ranges(targets * target_size, kItemsPerPiece, [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t target = begin / target_size;
-      const int64_t stop = std::min(end, (target + 1) * target_size);
-      const int64_t first = begin - target * target_size;
-      for (int64_t chunk = 0; chunk + 1 < chunks; ++chunk) {
-        const scalar_t* const part = scratch.get() + (target * (chunks - 1) + chunk) * target_size + first;
-        for (int64_t i = 0; i < stop - begin; ++i) output[begin + i] += part[i];
-      }
-      begin = stop;
-    }
-  });
+  scatter_cpu<scalar_t>(
+      grad, targets, n, &functor,
+      [](const void* erased, int64_t begin, int64_t end, scalar_t* values, int64_t offset) {
+        const F own = *static_cast<const F*>(erased);  // see parallel_ranges
+        own(begin, end, Sink<scalar_t>{values, offset});
+      },
+      contributions);
+}
+
+// Cold on the CPU: see launch_in_order.
+template <class scalar_t, class F>
+[[gnu::cold]] void run_fixed_point(const void* erased, int64_t n, const Sink<scalar_t>& sink, const Tensor& grad) {
+  const F& functor = *static_cast<const F*>(erased);
+  if (!grad.is_cuda()) {
+    functor(int64_t(0), n, sink);
+    return;
+  }
+#if defined(DIFFRENDER_CUDA)
+  launch_scatter_cuda(n, functor, sink, grad.get_device_index());
+#endif
 }
 
 }  // namespace detail
@@ -174,7 +136,8 @@ void scatter_without_buffers(const Tensor& grad, int64_t n, ScatterAlgorithm alg
                              int64_t per_item = 1, const int64_t* items_on_device = nullptr) {
   if (n <= 0 || grad.numel() == 0) return;
   if (algorithm == ScatterAlgorithm::fixed_point) {
-    detail::scatter_fixed_point<scalar_t>(grad, n, functor, per_item, items_on_device);
+    detail::scatter_fixed_point<scalar_t>(grad, n, &functor, &detail::run_fixed_point<scalar_t, F>, per_item,
+                                          items_on_device);
     return;
   }
 #if defined(DIFFRENDER_CUDA)
