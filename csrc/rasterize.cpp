@@ -37,7 +37,7 @@ void draw_gpu(const Tensor& positions, int64_t batch, GpuRasterizer<scalar_t> ra
   const bool wide = sizeof(scalar_t) == 8;
   const Tensor nearest = new_empty(positions, {pixels}, ScalarType::Long);
   const Tensor winner = new_empty(positions, {wide ? (pixels + 1) / 2 : 0}, ScalarType::Long);
-  const int64_t capacity = std::min(triangles, kQueueCapacity);
+  const int64_t capacity = queue_capacity(triangles, rasterizer.viewport.width, rasterizer.viewport.height);
   const Tensor queue = new_empty(positions, {2 * capacity}, ScalarType::Long);
   rasterizer.buffer = {mutable_data<uint64_t>(nearest), mutable_data<uint32_t>(winner)};
   run(pixels, FillOnes{rasterizer.buffer.nearest});

@@ -13,9 +13,19 @@ namespace diffrender {
 
 constexpr int32_t kPieceWidth = 16;
 constexpr int32_t kPieceHeight = 8;
-constexpr int kQueueCountShift = 42;                  // counter: entries in the upper 22 bits, pieces below
+constexpr int kQueueCountShift = 43;                  // counter: entries in the upper 21 bits, pieces below
 constexpr int64_t kQueueCapacity = int64_t(1) << 20;  // beyond it triangles are drawn by their own thread
+constexpr int64_t kThreadsAtOnce = int64_t(1) << 18;  // more than a GPU runs at a time of a kernel with 100 registers
 constexpr int64_t kDrawThreads = int64_t(1) << 18;
+
+// As many entries as leave both halves of the counter room for their pieces, and for those of the threads that all find
+// the queue not yet full and then come too late.
+inline int64_t queue_capacity(int64_t triangles, int64_t width, int64_t height) {
+  const int64_t pieces = ((width + kPieceWidth - 1) / kPieceWidth) * ((height + kPieceHeight - 1) / kPieceHeight);
+  const int64_t additions = (int64_t(1) << kQueueCountShift) / pieces - 1;
+  const int64_t entries = triangles <= additions ? triangles : additions - kThreadsAtOnce;
+  return entries < 0 ? 0 : (entries < kQueueCapacity ? entries : kQueueCapacity);
+}
 
 // Orders like the floating-point numbers.
 DR_HD uint32_t ordered_bits(float value) {

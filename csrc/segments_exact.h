@@ -76,7 +76,7 @@ DR_HD_CALL bool finish_piece(const PieceFinder& finder, const EdgeSegment& segme
   const int64_t size = static_cast<int64_t>(viewport.width) * viewport.height;
   const int64_t within = piece->pixel - segment.item * size;
   const int32_t row = static_cast<int32_t>(within / viewport.width);
-  Window window;
+  WindowIds window;
   window.load_ids(viewport, finder.triangle_id, segment.item,
                   static_cast<int32_t>(within - static_cast<int64_t>(row) * viewport.width), row);
   finder.mark_own(segment, &window);

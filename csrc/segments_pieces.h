@@ -14,7 +14,7 @@ DR_HD Vec2<double> hair_aside(Vec2<double> m, Vec2<double> n, double side) {
 }
 
 DR_HD double cell_distance(int cell, Vec2<double> m) {
-  const double x = Window::cell_x(cell) - m.x, y = Window::cell_y(cell) - m.y;
+  const double x = WindowIds::cell_x(cell) - m.x, y = WindowIds::cell_y(cell) - m.y;
   return x * x + y * y;
 }
 
@@ -77,7 +77,7 @@ struct PieceFinder {
     return !hidden;
   }
 
-  DR_HD void mark_own(const EdgeSegment& segment, Window* window) const {
+  DR_HD void mark_own(const EdgeSegment& segment, WindowIds* window) const {
     for (int c = 0; c < kWindowCells; ++c) {
       window->own[c] = window->id[c] >= 0 && segment.is_incident(in, window->id[c]);
     }
@@ -184,7 +184,7 @@ struct PieceFinder {
   }
 
   // The colours on both sides of a piece and the side of the pixel's centre, by what is behind it.
-  DR_HD_CALL bool finish(const EdgeSegment& segment, const Window& window, int32_t back, EdgePiece* out) const {
+  DR_HD_CALL bool finish(const EdgeSegment& segment, const WindowIds& window, int32_t back, EdgePiece* out) const {
     const Vec2<double> m{out->x, out->y}, normal = segment.outward();
     if (!find_colors(segment, window, normal, m, back, out)) return false;
     if (!is_sample_in_front(segment, window, normal, m, back)) out->area = -out->area;
@@ -193,8 +193,8 @@ struct PieceFinder {
 
   // On which side of the edge's line the pixel is sampled. Coverage is decided on corners rounded to 1/256 pixel: close
   // to the edge, and not at one of its ends, what the pixel shows has the last word.
-  DR_HD bool is_sample_in_front(const EdgeSegment& segment, const Window& window, Vec2<double> normal, Vec2<double> m,
-                                int32_t back) const {
+  DR_HD bool is_sample_in_front(const EdgeSegment& segment, const WindowIds& window, Vec2<double> normal,
+                                Vec2<double> m, int32_t back) const {
     const double distance = (kSampleX - m.x) * normal.x + (kSampleY - m.y) * normal.y;
     if (magnitude(distance) > kSnapSlack) return distance < 0;
     const double x = window.column + 0.5, y = window.row + 0.5;
@@ -228,7 +228,7 @@ struct PieceFinder {
 
   // Where no triangle of the window is behind m: what the nearest sample on the outer side shows, if its surface goes
   // on to m. False where that is in front of the edge.
-  DR_HD_CALL bool find_around(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m,
+  DR_HD_CALL bool find_around(const EdgeSegment& segment, const WindowIds& window, Vec2<double> n, Vec2<double> m,
                               double z, int32_t* back) const {
     const Vec2<double> aside = hair_aside(m, n, 1);
     bool candidate[kWindowCells];
@@ -271,7 +271,7 @@ struct PieceFinder {
   // The pixels that hold the colours on both sides: the nearest that shows a triangle of the edge, or else a covered
   // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else one on the outer
   // side. False where one of the two colours shows nowhere near.
-  DR_HD_CALL bool find_colors(const EdgeSegment& segment, const Window& window, Vec2<double> n, Vec2<double> m,
+  DR_HD_CALL bool find_colors(const EdgeSegment& segment, const WindowIds& window, Vec2<double> n, Vec2<double> m,
                               int32_t back, EdgePiece* out) const {
     double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
     double behind[2] = {kLargest<double>, kLargest<double>};                   // `back`, any

@@ -55,14 +55,11 @@ DR_HD_CALL double hidden_area(Vec2<double> p, Vec2<double> q) {
   return area > 0 ? area : 0;
 }
 
-// The triangles that show in the 3 x 3 pixels around one.
-struct Window {
+// What shows in the 3 x 3 pixels around one.
+struct WindowIds {
   int32_t column, row;
   int32_t id[kWindowCells];  // triangle, -1 background, -2 outside of the frame
   bool own[kWindowCells];    // shows a triangle of the edge that is looked at
-  ScreenFace faces[kWindowCells];
-  int32_t face_id[kWindowCells];
-  int count;
 
   DR_HD static double cell_x(int cell) { return cell % 3 - 1; }
   DR_HD static double cell_y(int cell) { return cell / 3 - 1; }
@@ -71,7 +68,6 @@ struct Window {
                       int32_t r) {
     column = c;
     row = r;
-    count = 0;
     const int32_t* const image = triangle_id + item * viewport.width * viewport.height;
     for (int cell = 0; cell < kWindowCells; ++cell) {
       const int32_t x = c + cell % 3 - 1, y = r + cell / 3 - 1;
@@ -92,6 +88,13 @@ struct Window {
       if (!known) body(id[cell]);
     }
   }
+};
+
+// The same with those triangles of it that matter.
+struct Window : WindowIds {
+  ScreenFace faces[kWindowCells];
+  int32_t face_id[kWindowCells];
+  int count = 0;
 };
 
 // A point whose weights are this close to zero is on the outline of a triangle.

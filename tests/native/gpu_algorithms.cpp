@@ -53,6 +53,20 @@ void test_rasterizer(const char* type) {
   expect(most > 5, "large triangles are cut into pieces", type);
 }
 
+// Whatever the frame and however many triangles fill it, the counter of the queue does not overflow.
+void test_queue_capacity() {
+  for (int64_t side = 16; side <= int64_t(1) << 21; side *= 2) {
+    for (int64_t triangles = 1; triangles < int64_t(1) << 31; triangles *= 2) {
+      const int64_t capacity = queue_capacity(triangles, side, side), pieces = (side / 16) * (side / 8);
+      const int64_t additions = std::min(triangles, capacity + kThreadsAtOnce);
+      expect(capacity >= 0 && capacity <= std::min(triangles, kQueueCapacity), "capacity of the queue");
+      if (capacity == 0) continue;
+      expect(additions < (int64_t(1) << 43) / pieces && additions < int64_t(1) << 21, "room in the counter");
+    }
+    if (side <= 16384) expect(queue_capacity(1 << 20, side, side) == 1 << 20, "a full queue for usual frames");
+  }
+}
+
 // Every kind of key in random order on several threads: smallest key first, then the lowest id.
 void test_packed_minimum() {
   std::mt19937 random(2);
@@ -168,6 +182,7 @@ void test_scatters(const char* type) {
 int main() {
   test_rasterizer<float>("float");
   test_rasterizer<double>("double");
+  test_queue_capacity();
   test_packed_minimum();
   test_warp_sums();
   test_scatters<float>("float");
