@@ -38,10 +38,17 @@ Tensor cube_from_lat_long_backward(const Tensor& grad_output, int64_t height, in
   const Tensor grad = new_zeros(grad_cube, {batch, height, width, channels});
   dispatch_floating(grad, [&](auto zero) {
     using scalar_t = decltype(zero);
-    launch_scatter<scalar_t>(
-        grad, batch, batch * 6 * size * size, static_cast<ScatterAlgorithm>(scatter),
-        CubeFromLatLongBackward<scalar_t>{make_sampler<scalar_t>(height, width, size), data<scalar_t>(grad_cube),
-                                          static_cast<int32_t>(channels)});
+    const CubeFromLatLongBackward<scalar_t> kernel{make_sampler<scalar_t>(height, width, size),
+                                                   data<scalar_t>(grad_cube), static_cast<int32_t>(channels)};
+    const int64_t texels = batch * 6 * size * size;
+    const auto algorithm = static_cast<ScatterAlgorithm>(scatter);
+    if (grad.is_cuda() || algorithm == ScatterAlgorithm::fixed_point) {
+      // All taps of all parts of a texel may be the same texel of the panorama.
+      constexpr int64_t kPerTexel = 4 * LatLongSampler<scalar_t>::kMostParts * LatLongSampler<scalar_t>::kMostParts;
+      scatter_without_buffers<scalar_t>(grad, texels, algorithm, kernel, kPerTexel);
+    } else {
+      detail::scatter_cpu<scalar_t>(grad, batch, texels, kernel);
+    }
   });
   return grad;
 }

@@ -71,3 +71,17 @@ def test_bright_texel_is_found_where_it_was(row, column, towards):
     cube = dr.cube_from_lat_long(panorama, 16).reshape(-1)
     brightest = cube_texels(16)[0].reshape(-1, 3)[cube.argmax()]
     assert math.degrees(math.acos(float(brightest @ torch.tensor(towards, dtype=F64)))) < 25
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 2), (4, 8), (16, 32)])
+def test_order_free_gradient_of_texels_that_see_the_same_part_of_the_panorama(height, width, size):
+    """A texel near a pole adds to a texel of the panorama hundreds of times: its integers must not overflow."""
+    above = torch.zeros(1, 6, size, size, 1, dtype=F64)
+    above[0, 2, size // 2, size // 2] = 1
+    for grad in (torch.ones_like(above), above):
+        plain, order_free = (
+            torch.ops.diffrender.cube_from_lat_long_backward(grad, height, width, algorithm) for algorithm in (0, 1)
+        )
+        assert plain.any()
+        assert (plain - order_free).abs().max() < 1e-9 * plain.abs().max()
