@@ -16,9 +16,9 @@ struct PlaneCall {
   int64_t anisotropy;
   TextureShape shape;
 
-  PlaneCall(const Tensor& input, const std::optional<Tensor>& packed_mips, const Tensor& coordinates,
-            const std::optional<Tensor>& steps, const std::optional<Tensor>& level_bias, int64_t filter_mode,
-            int64_t u_mode, int64_t v_mode, int64_t last_level, int64_t taps)
+  [[gnu::cold]] PlaneCall(const Tensor& input, const std::optional<Tensor>& packed_mips, const Tensor& coordinates,
+                          const std::optional<Tensor>& steps, const std::optional<Tensor>& level_bias,
+                          int64_t filter_mode, int64_t u_mode, int64_t v_mode, int64_t last_level, int64_t taps)
       : texture(as_contiguous(input)),
         texcoords(as_contiguous(coordinates)),
         mips(dense(packed_mips)),

@@ -6,8 +6,13 @@
 // do no memory lookups. On the GPU a range is one lookup, every block has one element, and the arrays become registers.
 #pragma once
 
+#include <type_traits>
+
 #include "core/portable.h"
 #include "texture_footprint.h"
+#if !defined(__CUDACC__)
+#include <functional>
+#endif
 
 namespace diffrender {
 
@@ -85,7 +90,23 @@ struct TextureTaps {
   }
 };
 
+// A block of lookups in one of its levels, and what it counts there.
+template <class scalar_t>
+struct TextureShares {
+  int64_t item, first;  // of the batch; lookup
+  int n;
+  const TextureTaps<scalar_t>& taps;
+  const int32_t* level;    // [n], null: all 0
+  const scalar_t* weight;  // [n], null: all 1
+
+  DR_HD int32_t level_of(int i) const { return level == nullptr ? 0 : level[i]; }
+  DR_HD scalar_t weight_of(int i) const { return weight == nullptr ? scalar_t(1) : weight[i]; }
+};
+
 #if !defined(__CUDACC__)
+template <class scalar_t>
+using ShareVisitor = std::function<void(const TextureShares<scalar_t>&)>;
+
 // texture_locate_cpu.cpp: choose_levels.
 void choose_levels_with_vectors(TextureBlock<float, true>* block, int n, int32_t last, bool blend);
 #endif
@@ -225,38 +246,55 @@ struct TextureSampler {
     }
   }
 
-  // Calls body(batch item, first lookup, count, block, taps, step) for all that a range of lookups reads.
+  // What the taps of one step count: all steps and taps together 1.
+  DR_HD_STEP void weigh(const Block& block, int n, int step, scalar_t* weights) const {
+    static_assert(kMips);
+    // Selected before the loop, which the compiler would make once for each step.
+    const scalar_t start = step == 0 ? scalar_t(1) : scalar_t(0), sign = step == 0 ? scalar_t(-1) : scalar_t(1);
+    for (int i = 0; i < n; ++i) weights[i] = start + sign * block.fraction[i];
+    for (int i = 0; anisotropy > 1 && i < n; ++i) weights[i] /= static_cast<scalar_t>(anisotropy);
+  }
+
+  // Calls body(shares) for all that a range of lookups reads.
   template <class F>
-  DR_HD void for_each_footprint(int64_t begin, int64_t end, const F& body) const {
+  DR_HD void for_each_share(int64_t begin, int64_t end, const F& body) const {
+#if defined(__CUDACC__)
+    walk(begin, end, body);
+#else
+    // One walk for all bodies: compiled once, and called once per block.
+    if constexpr (std::is_same_v<F, ShareVisitor<scalar_t> >) {
+      walk(begin, end, body);
+    } else {
+      walk(begin, end, ShareVisitor<scalar_t>(std::cref(body)));
+    }
+#endif
+  }
+
+ private:
+  template <class F>
+  DR_HD_STEP void walk(int64_t begin, int64_t end, const F& body) const {
     for_each_block(begin, end, lookups_per_item, [&](int64_t first, int n, int64_t item) {
       Block block;
       Taps taps;
       locate(first, n, &block);
-      if (filter == TextureFilter::nearest) {
-        find_nearest(item, block, n, &taps);
-        body(item, first, n, block, taps, 0);
-        return;
-      }
-      const int steps = blends(block) ? 2 : 1;
-      for (int32_t pass = 0; pass < steps * tap_count(); ++pass) {
-        find(item, block, n, pass / steps, pass % steps, &taps);
-        body(item, first, n, block, taps, pass % steps);
+      if constexpr (kMips) {
+        scalar_t weights[kTextureBlock];
+        const int steps = blends(block) ? 2 : 1;
+        for (int32_t pass = 0; pass < steps * tap_count(); ++pass) {
+          const int step = pass % steps;
+          find(item, block, n, pass / steps, step, &taps);
+          weigh(block, n, step, weights);
+          body(TextureShares<scalar_t>{item, first, n, taps, step == 0 ? block.fine : block.coarse, weights});
+        }
+      } else {
+        if (filter == TextureFilter::nearest) {
+          find_nearest(item, block, n, &taps);
+        } else {
+          find(item, block, n, 0, 0, &taps);
+        }
+        body(TextureShares<scalar_t>{item, first, n, taps, nullptr, nullptr});
       }
     });
-  }
-
-  DR_HD int32_t level(const Block& block, int i, int step) const {
-    if constexpr (kMips) return step == 0 ? block.fine[i] : block.coarse[i];
-    return 0;
-  }
-
-  // What the taps of one step count: all steps and taps together 1.
-  DR_HD scalar_t weight(const Block& block, int i, int step) const {
-    if constexpr (kMips) {
-      const scalar_t share = step == 0 ? 1 - block.fraction[i] : block.fraction[i];
-      return anisotropy > 1 ? share / anisotropy : share;
-    }
-    return 1;
   }
 };
 

@@ -115,14 +115,14 @@ struct TextureBackwardCoordinates {
         const int32_t count = sampler.tap_count();
         for (int32_t pass = 0; pass < steps * count; ++pass) {
           const int step = pass % steps;
-          scalar_t along_x[kTextureBlock], along_y[kTextureBlock], total[kTextureBlock];
+          scalar_t along_x[kTextureBlock], along_y[kTextureBlock], total[kTextureBlock], weights[kTextureBlock];
           sampler.find(item, block, n, pass / steps, step, &taps);
           TextureSlopes<scalar_t>{taps, g, along_x, along_y, to_level ? total : nullptr}.run(n, channels);
           const scalar_t t = sampler.tap_position(pass / steps);
+          sampler.weigh(block, n, step, weights);
           for (int i = 0; i < n; ++i) {
-            const scalar_t w = sampler.weight(block, i, step);
-            along_x[i] *= w * taps.slope_x[i];
-            along_y[i] *= w * taps.slope_y[i];
+            along_x[i] *= weights[i] * taps.slope_x[i];
+            along_y[i] *= weights[i] * taps.slope_y[i];
             grad_u[i] += along_x[i];
             grad_v[i] += along_y[i];
           }
@@ -130,11 +130,11 @@ struct TextureBackwardCoordinates {
             axis_u[i] += t * along_x[i];
             axis_v[i] += t * along_y[i];
           }
-          if (!to_level) continue;
-          for (int i = 0; i < n; ++i) grad_level[i] += step == 0 ? -total[i] : total[i];
+          const scalar_t sign = step == 0 ? scalar_t(-1) : scalar_t(1);
+          for (int i = 0; to_level && i < n; ++i) grad_level[i] += sign * total[i];
         }
-        for (int i = 0; i < n; ++i) {
-          const bool free = to_level && block.level[i] > 0 && block.level[i] < sampler.levels.last;
+        for (int i = 0; to_level && i < n; ++i) {
+          const bool free = block.level[i] > 0 && block.level[i] < sampler.levels.last;
           grad_level[i] = free ? grad_level[i] / count : scalar_t(0);
         }
       }
@@ -161,6 +161,30 @@ DR_HD void tap_weights(const TextureTaps<scalar_t>& taps, int i, scalar_t scale,
   }
 }
 
+// Of TextureBackwardTexels what depends on the type of the numbers alone.
+template <class scalar_t>
+DR_HD_STEP void add_shares(const TextureLevels<scalar_t>& levels, const TextureShares<scalar_t>& shares,
+                           const scalar_t* grad_values, bool base, const Sink<double>& sink) {
+  const int channels = levels.channels;
+  for (int i = 0; i < shares.n; ++i) {
+    const int32_t level = shares.level_of(i);
+    const scalar_t share = shares.weight_of(i);
+    if ((level == 0) != base || !(share > 0)) continue;
+    const int64_t start = level == 0 ? shares.item * levels.base_stride
+                                     : shares.item * levels.mips_stride + levels.offset[level] * channels;
+    scalar_t weights[4];
+    tap_weights(shares.taps, i, share, weights);
+    const scalar_t* const g = grad_values + (shares.first + i) * channels;
+    for (int k = 0; k < 4; ++k) {
+      const int32_t tap = shares.taps.at(k, i);
+      if (tap < 0) continue;
+      const int64_t texel = start + static_cast<int64_t>(tap) * channels;
+      const double w = weights[k];
+      for (int c = 0; c < channels; ++c) accumulate(sink, texel + c, w * g[c]);
+    }
+  }
+}
+
 // grad_texel += weight * g for the texels of every lookup, of the base or of the mips. Sums are double, so that many
 // small contributions to one texel lose nothing. The CPU has a driver of its own: texture_scatter_cpu.h.
 template <class scalar_t, class Mapping, bool kMips>
@@ -170,28 +194,9 @@ struct TextureBackwardTexels {
   bool base;                    // whether the sink is the gradient of the base or that of the mips
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
-    const int channels = sampler.levels.channels;
-    sampler.for_each_footprint(
-        begin, end, [&](int64_t item, int64_t first, int n, const auto& block, const auto& taps, int step) {
-          for (int i = 0; i < n; ++i) {
-            const int32_t level = sampler.level(block, i, step);
-            const scalar_t share = sampler.weight(block, i, step);
-            if ((level == 0) != base || !(share > 0)) continue;
-            const int64_t start = level == 0
-                                      ? item * sampler.levels.base_stride
-                                      : item * sampler.levels.mips_stride + sampler.levels.offset[level] * channels;
-            scalar_t weights[4];
-            tap_weights(taps, i, share, weights);
-            const scalar_t* const g = grad_values + (first + i) * channels;
-            for (int k = 0; k < 4; ++k) {
-              const int32_t tap = taps.at(k, i);
-              if (tap < 0) continue;
-              const int64_t texel = start + static_cast<int64_t>(tap) * channels;
-              const double w = weights[k];
-              for (int c = 0; c < channels; ++c) accumulate(sink, texel + c, w * g[c]);
-            }
-          }
-        });
+    sampler.for_each_share(begin, end, [&](const TextureShares<scalar_t>& shares) {
+      add_shares(sampler.levels, shares, grad_values, base, sink);
+    });
   }
 };
 

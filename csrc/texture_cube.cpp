@@ -13,9 +13,9 @@ struct CubeCall {
   TextureFilter filter;
   TextureShape shape;
 
-  CubeCall(const Tensor& input, const std::optional<Tensor>& packed_mips, const Tensor& lookups,
-           const std::optional<Tensor>& steps, const std::optional<Tensor>& level_bias, int64_t filter_mode,
-           int64_t last_level)
+  [[gnu::cold]] CubeCall(const Tensor& input, const std::optional<Tensor>& packed_mips, const Tensor& lookups,
+                         const std::optional<Tensor>& steps, const std::optional<Tensor>& level_bias,
+                         int64_t filter_mode, int64_t last_level)
       : texture(as_contiguous(input)),
         directions(as_contiguous(lookups)),
         mips(dense(packed_mips)),

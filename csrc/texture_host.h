@@ -68,17 +68,8 @@ void texture_backward_coordinates(const TextureSampler<scalar_t, Mapping, kMips>
 // The lookups of a sampler as the CPU's scatter takes them.
 template <class scalar_t, class Mapping, bool kMips>
 ScatterSource<scalar_t> scatter_source(const TextureSampler<scalar_t, Mapping, kMips>& sampler) {
-  return [&sampler](int64_t begin, int64_t end, const ScatterVisitor<scalar_t>& visit) {
-    sampler.for_each_footprint(begin, end,
-                               [&](int64_t, int64_t first, int n, const auto& block, const auto& taps, int step) {
-                                 if constexpr (kMips) {
-                                   scalar_t weights[kTextureBlock];
-                                   for (int i = 0; i < n; ++i) weights[i] = sampler.weight(block, i, step);
-                                   visit({first, n, taps, step == 0 ? block.fine : block.coarse, weights});
-                                 } else {
-                                   visit({first, n, taps, nullptr, nullptr});
-                                 }
-                               });
+  return [&sampler](int64_t begin, int64_t end, const ShareVisitor<scalar_t>& visit) {
+    sampler.for_each_share(begin, end, visit);
   };
 }
 

@@ -289,14 +289,14 @@ void write_sums(void* grad, int64_t first, int64_t size, const double* sums, boo
 }
 
 template <class scalar_t>
-const TiledLevels::Level& level_of(const TiledLevels& tiled, const ScatterBlock<scalar_t>& block, int i) {
-  return tiled.levels[block.level == nullptr ? 0 : block.level[i]];
+const TiledLevels::Level& level_of(const TiledLevels& tiled, const TextureShares<scalar_t>& block, int i) {
+  return tiled.levels[block.level_of(i)];
 }
 
 // Tile of each lookup and texel within it; -1 where it is no square, or one across tiles.
 template <class scalar_t>
-__attribute__((noinline)) void find_tiles(const TiledLevels& tiled, const ScatterBlock<scalar_t>& block, int32_t* tiles,
-                                          int32_t* texels) {
+__attribute__((noinline)) void find_tiles(const TiledLevels& tiled, const TextureShares<scalar_t>& block,
+                                          int32_t* tiles, int32_t* texels) {
   const auto& taps = block.taps;
   const int32_t shift = tiled.shift, within = (1 << shift) - 1;
   const auto find = [&](const auto& level, int i) {
@@ -323,7 +323,7 @@ struct SingleTexels {
 // Every texel of a lookup by itself.
 template <class scalar_t>
 __attribute__((noinline)) SingleTexels<scalar_t> single_texels(const TiledLevels& tiled,
-                                                               const ScatterBlock<scalar_t>& block, int i,
+                                                               const TextureShares<scalar_t>& block, int i,
                                                                scalar_t weight) {
   const auto& level = level_of(tiled, block, i);
   const int32_t shift = tiled.shift, within = (1 << shift) - 1;
@@ -397,15 +397,15 @@ class ChannelScatter final : public TextureScatter {
   const int n_;
 
   void add_lookups(int64_t begin, int64_t end, double* sums) const override {
-    source_(begin, end, [&](const ScatterBlock<scalar_t>& block) { add_block(block, sums); });
+    source_(begin, end, [&](const TextureShares<scalar_t>& block) { add_block(block, sums); });
   }
 
-  void add_block(const ScatterBlock<scalar_t>& block, double* buffer) const {
+  void add_block(const TextureShares<scalar_t>& block, double* buffer) const {
     const auto& taps = block.taps;
     if (taps.one_level && level_of(tiled_, block, 0).grad == nullptr) return;
     for (int i = 0; i < block.n; ++i) {
       const auto& level = level_of(tiled_, block, i);
-      const scalar_t weight = block.weight == nullptr ? scalar_t(1) : block.weight[i];
+      const scalar_t weight = block.weight_of(i);
       if (level.grad == nullptr || !(weight > 0)) continue;
       const scalar_t* const g = grad_values_ + (block.first + i) * n_;
       double* const texel = buffer + level.first_texel * n_;
@@ -437,10 +437,10 @@ class ChannelScatter final : public TextureScatter {
 
   void find_entries(const Chunk& chunk, FoundEntries* found) const override {
     source_(chunk.begin, chunk.end,
-            [&](const ScatterBlock<scalar_t>& block) { find_entries_of(block, chunk.begin, found); });
+            [&](const TextureShares<scalar_t>& block) { find_entries_of(block, chunk.begin, found); });
   }
 
-  void find_entries_of(const ScatterBlock<scalar_t>& block, int64_t first, FoundEntries* found) const {
+  void find_entries_of(const TextureShares<scalar_t>& block, int64_t first, FoundEntries* found) const {
     const auto& taps = block.taps;
     if (taps.one_level && level_of(tiled_, block, 0).grad == nullptr) return;
     found->reserve(4 * block.n, sizeof(Entry));
@@ -457,7 +457,7 @@ class ChannelScatter final : public TextureScatter {
       return entries + used++;
     };
     for (int i = 0; i < block.n; ++i, g += n_, ++lookup) {
-      const scalar_t weight = block.weight == nullptr ? scalar_t(1) : block.weight[i];
+      const scalar_t weight = block.weight_of(i);
       if (!(weight > 0) || (!taps.one_level && level_of(tiled_, block, i).grad == nullptr)) continue;
       if (texels[i] >= 0) {
         Entry* const entry = entry_of(tiles[i]);

@@ -9,22 +9,9 @@
 
 namespace diffrender {
 
-// A block of lookups and what each counts, in one of its levels.
-template <class scalar_t>
-struct ScatterBlock {
-  int64_t first;  // lookup
-  int n;
-  const TextureTaps<scalar_t>& taps;
-  const int32_t* level;    // [n], null: all 0
-  const scalar_t* weight;  // [n], null: all 1
-};
-
-template <class scalar_t>
-using ScatterVisitor = std::function<void(const ScatterBlock<scalar_t>&)>;
-
 // Calls the visitor for all blocks of lookups [begin, end), in order; called from several threads.
 template <class scalar_t>
-using ScatterSource = std::function<void(int64_t begin, int64_t end, const ScatterVisitor<scalar_t>&)>;
+using ScatterSource = std::function<void(int64_t begin, int64_t end, const ShareVisitor<scalar_t>&)>;
 
 // All levels that take a gradient, cut into tiles of 2^shift x 2^shift texels.
 struct TiledLevels {

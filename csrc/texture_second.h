@@ -18,14 +18,14 @@ struct TextureBackwardTwice {
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     const int channels = sampler.levels.channels;
-    sampler.for_each_footprint(begin, end, [&](int64_t, int64_t first, int n, const auto&, const auto& taps, int) {
-      for (int i = 0; i < n; ++i) {
-        const int64_t lookup = first + i;
-        const scalar_t x = taps.x[i], y = taps.y[i];
-        const scalar_t a_x = cotangent[2 * lookup] * taps.slope_x[i];
-        const scalar_t a_y = cotangent[2 * lookup + 1] * taps.slope_y[i];
-        const scalar_t* const g = grad_values + lookup * channels;
-        scalar_t* const out = to_grad_values + lookup * channels;
+    sampler.for_each_share(begin, end, [&](const TextureShares<scalar_t>& shares) {
+      const auto& taps = shares.taps;
+      const int n = shares.n;
+      const scalar_t *u = cotangent + 2 * shares.first, *g = grad_values + shares.first * channels;
+      scalar_t *to_uv = to_texcoords + 2 * shares.first, *out = to_grad_values + shares.first * channels;
+      for (int i = 0; i < n; ++i, u += 2, to_uv += 2, g += channels, out += channels) {
+        const scalar_t x = taps.x[i], y = taps.y[i], slope_x = taps.slope_x[i], slope_y = taps.slope_y[i];
+        const scalar_t a_x = u[0] * slope_x, a_y = u[1] * slope_y;
         scalar_t mixed = 0;
         for (int c = 0; c < channels; ++c) {
           scalar_t t[4];
@@ -34,8 +34,8 @@ struct TextureBackwardTwice {
           out[c] = a_x * (low_x + y * twist) + a_y * (low_y + x * twist);
           mixed += g[c] * twist;
         }
-        to_texcoords[2 * lookup] = taps.slope_x[i] * a_y * mixed;
-        to_texcoords[2 * lookup + 1] = taps.slope_y[i] * a_x * mixed;
+        to_uv[0] = slope_x * a_y * mixed;
+        to_uv[1] = slope_y * a_x * mixed;
       }
     });
   }
@@ -50,9 +50,11 @@ struct TextureBackwardTwiceTexels {
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
     const int channels = sampler.levels.channels;
-    sampler.for_each_footprint(begin, end, [&](int64_t item, int64_t first, int n, const auto&, const auto& taps, int) {
-      for (int i = 0; i < n; ++i) {
-        const int64_t lookup = first + i;
+    sampler.for_each_share(begin, end, [&](const TextureShares<scalar_t>& shares) {
+      const auto& taps = shares.taps;
+      const int64_t item_start = shares.item * sampler.levels.base_stride;
+      for (int i = 0; i < shares.n; ++i) {
+        const int64_t lookup = shares.first + i;
         const double x = taps.x[i], y = taps.y[i];
         const double a_x = cotangent[2 * lookup] * taps.slope_x[i];
         const double a_y = cotangent[2 * lookup + 1] * taps.slope_y[i];
@@ -62,7 +64,7 @@ struct TextureBackwardTwiceTexels {
         for (int k = 0; k < 4; ++k) {
           const int32_t tap = taps.at(k, i);
           if (tap < 0) continue;
-          const int64_t texel = item * sampler.levels.base_stride + static_cast<int64_t>(tap) * channels;
+          const int64_t texel = item_start + static_cast<int64_t>(tap) * channels;
           for (int c = 0; c < channels; ++c) accumulate(sink, texel + c, weights[k] * g[c]);
         }
       }
