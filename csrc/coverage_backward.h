@@ -51,11 +51,18 @@ struct CoverageBackward {
   // `out` takes the gradients of the candidates' lines.
   template <class Out>
   DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Out& out) const {
-    const PixelList list = lists.of(p);
-    if (list.count == 0) return;
-    const int64_t begin = lists.offsets[p];
-    const Candidate* const candidates = scratch.candidates;
     const auto at = lists.place(p);
+    const int count = gradients(p, at, scratch);
+    for (int i = 0; i < count; ++i) out.add(at.item, at.column, at.row, scratch.candidates[i], scratch.gradients[i]);
+  }
+
+  // Leaves the candidates of a pixel and the gradients of their lines in the scratch; returns their number, 0 where
+  // nothing comes in.
+  DR_HD_CALL int gradients(int64_t p, const CoverageLists::PixelPlace& at, const CoverageScratch& scratch) const {
+    const PixelList list = lists.of(p);
+    const int64_t begin = lists.offsets[p];
+    if (!any_gradient(begin, list.count)) return 0;
+    const Candidate* const candidates = scratch.candidates;
     const int count = lists.collect(list, at, 0, scratch.candidates);
     const bool whole = count == 1 && (candidates[0].sides == 0 || kinds[begin] == FragmentKind::whole);
     int center = -1;
@@ -69,7 +76,18 @@ struct CoverageBackward {
     } else {
       for (int i = 0; i < count; ++i) candidate(begin, pixel, i, whole, scratch);
     }
-    for (int i = 0; i < count; ++i) out.add(at.item, at.column, at.row, candidates[i], scratch.gradients[i]);
+    return count;
+  }
+
+  DR_HD bool any_gradient(int64_t begin, int32_t count) const {
+    for (int64_t k = begin; k < begin + count; ++k) {
+      if (grad_weight.given() && grad_weight.at(k) != 0) return true;
+      if (grad_barycentrics.given() && (grad_barycentrics.at(2 * k) != 0 || grad_barycentrics.at(2 * k + 1) != 0)) {
+        return true;
+      }
+      if (grad_depth.given() && grad_depth.at(k) != 0) return true;
+    }
+    return false;
   }
 
   DR_HD void candidate(int64_t begin, const PixelCandidates& pixel, int i, bool whole,
@@ -196,6 +214,13 @@ struct CoverageBackward {
   }
 };
 
+// A line (x, y, c) is (x, y, c + u x + v y) from a pixel u further right and v further down.
+DR_HD void add_moved(Line* sum, const Line& g, double u, double v) {
+  sum->x += g.x + u * g.c;
+  sum->y += g.y + v * g.c;
+  sum->c += g.c;
+}
+
 // Hands the gradients of every pixel on to the corners at once.
 struct CornersAtOnce {
   const CoverageBackward& kernel;
@@ -255,13 +280,6 @@ struct CornersPerTriangle {
     return place.sum;
   }
 
-  // A line (x, y, c) is (x, y, c + u x + v y) from a pixel u further right and v further down.
-  DR_HD static void add_moved(Line* sum, const Line& g, double u, double v) {
-    sum->x += g.x + u * g.c;
-    sum->y += g.y + v * g.c;
-    sum->c += g.c;
-  }
-
   DR_HD void hand_on(const Place& place) const {
     if (place.record == nullptr) return;
     const TriangleRecord& r = *place.record;
@@ -273,14 +291,60 @@ struct CornersPerTriangle {
   }
 };
 
+// On a GPU the lanes of a warp, which have neighbouring pixels, add up the gradients of each triangle that they have in
+// the same place of their lists, relative to the first pixel of its box, and one of them hands the sum on.
 struct CoverageBackwardWorkers {
+  static constexpr int kValues = 12;  // lines of a triangle; launch_scatter hands it to whole warps
+
   CoverageBackward kernel;
   CoverageWorkers workers;
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
-    workers.run(begin, end, kernel.lists.offsets, [&](int64_t p, const CoverageScratch& scratch) {
-      kernel.pixel(p, scratch, CornersAtOnce{kernel, sink});
-    });
+    if constexpr (kHasWarps) {
+      const CoverageScratch own = workers.scratch_of(begin < end ? begin : 0);
+      // A warp stays together until the last of its pixels.
+      for (int64_t p = begin < end ? begin : workers.pixels; warp_any(p < workers.pixels); p += workers.workers) {
+        CoverageLists::PixelPlace at = {0, 0, 0};
+        int count = 0;
+        if (p < workers.pixels && workers.takes(p, kernel.lists.offsets)) {
+          at = kernel.lists.place(p);
+          count = kernel.gradients(p, at, own);
+        }
+        for (int i = 0; warp_any(i < count); ++i) add_by_warp(at, i < count ? i : -1, own, sink);
+      }
+    } else {
+      workers.run(begin, end, kernel.lists.offsets, [&](int64_t p, const CoverageScratch& scratch) {
+        kernel.pixel(p, scratch, CornersAtOnce{kernel, sink});
+      });
+    }
+  }
+
+  // i: a candidate, or -1 for nothing.
+  DR_HD void add_by_warp(const CoverageLists::PixelPlace& at, int i, const CoverageScratch& own,
+                         const Sink<double>& sink) const {
+    double values[kValues] = {};
+    bool live = false;
+    if (i >= 0) {
+      const CandidateGradient& g = own.gradients[i];
+      const TriangleRecord& r = *own.candidates[i].record;
+      for (int k = 0; k < 4; ++k) {
+        Line line = {0, 0, 0};
+        add_moved(&line, k < 3 ? g.edge[k] : g.depth, at.column - r.column, at.row - r.row);
+        values[3 * k] = line.x;
+        values[3 * k + 1] = line.y;
+        values[3 * k + 2] = line.c;
+      }
+      for (int k = 0; k < kValues; ++k) live = live || values[k] != 0;
+    }
+    if (!warp_any(live)) return;
+    const int64_t key = live ? at.item * kernel.lists.mesh.triangle_count + own.candidates[i].triangle : -1;
+    const uint32_t peers = warp_match(static_cast<uint64_t>(key));
+    sum_in_lowest_lane(peers, values);
+    if (!live || warp_lane() != lowest_lane(peers)) return;
+    const auto line = [&](int k) { return Line{values[3 * k], values[3 * k + 1], values[3 * k + 2]}; };
+    const TriangleRecord& r = *own.candidates[i].record;
+    kernel.flush(at.item, r.column, r.row, own.candidates[i].triangle, r, r.side, r.depth,
+                 {{line(0), line(1), line(2)}, line(3)}, sink);
   }
 };
 

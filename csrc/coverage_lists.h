@@ -240,13 +240,21 @@ struct CoverageWorkers {
   uint8_t* scratch;  // [workers, bytes]
   int64_t workers, pixels, shortest, capacity;
 
+  DR_HD CoverageScratch scratch_of(int64_t worker) const {
+    return CoverageScratch::at(scratch + worker * CoverageScratch::bytes(capacity), capacity);
+  }
+
+  DR_HD bool takes(int64_t pixel, const int64_t* offsets) const {
+    const int64_t length = offsets[pixel + 1] - offsets[pixel];
+    return length > shortest && length <= capacity;
+  }
+
   template <class Body>
   DR_HD void run(int64_t begin, int64_t end, const int64_t* offsets, const Body& body) const {
     for (int64_t worker = begin; worker < end; ++worker) {
-      const CoverageScratch own = CoverageScratch::at(scratch + worker * CoverageScratch::bytes(capacity), capacity);
+      const CoverageScratch own = scratch_of(worker);
       for (int64_t p = worker; p < pixels; p += workers) {
-        const int64_t length = offsets[p + 1] - offsets[p];
-        if (length > shortest && length <= capacity) body(p, own);
+        if (takes(p, offsets)) body(p, own);
       }
     }
   }

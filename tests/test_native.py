@@ -27,10 +27,13 @@ slow = [pytest.mark.slow]  # compile long, or wait long at emulated barriers
         pytest.param("gpu_segments", "memory", marks=slow),
         pytest.param("gpu_segments", "threads", marks=slow),
         ("gpu_segments", "plain"),
+        pytest.param("gpu_coverage", "memory", marks=slow),
+        pytest.param("gpu_coverage", "threads", marks=slow),
+        ("gpu_coverage", "plain"),
     ],
 )
 def test_gpu_algorithms_on_emulated_threads(name, kind, tmp_path):
-    """Work splitting, packed minimum, sums within warps and order-free sums equal plain loops."""
+    """Work splitting, packed minimum, sums within warps, order-free sums and lists equal plain loops."""
     program = tmp_path / name
     command = ["g++", *OPTIONS, *SANITIZERS[kind], "-pthread"]
     command += ["-Icsrc", "-Itests/native", '-DDR_EMULATED_GPU="emulated_gpu.h"', f"tests/native/{name}.cpp"]

@@ -8,12 +8,6 @@ namespace {
 
 constexpr int64_t kEmulatedThreads = 64;
 
-int64_t additions_of(const std::function<void()>& body) {
-  const int64_t before = emulated::additions.load();
-  body();
-  return emulated::additions.load() - before;
-}
-
 // Every place and every piece by itself.
 template <class Source, class Use, class scalar_t>
 void scatter_by_loop(const SumPieces<Source, Use>& kernel, int64_t places, const Sink<scalar_t>& sink) {

@@ -64,6 +64,13 @@ void scatter_emulated(int64_t n, const F& functor, const Sink<scalar_t>& sink) {
   });
 }
 
+// Additions to memory that `body` makes.
+inline int64_t additions_of(const std::function<void()>& body) {
+  const int64_t before = emulated::additions.load();
+  body();
+  return emulated::additions.load() - before;
+}
+
 // ---- a scene: triangles of all sizes, some behind the camera, some not finite, copies of others
 
 template <class scalar_t>
