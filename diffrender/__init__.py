@@ -10,6 +10,7 @@ from .camera import Camera  # noqa: E402
 from .color import linear_to_srgb, over, srgb_to_linear, tonemap, unpremultiply  # noqa: E402
 from .environment import EnvironmentLight, PrefilteredEnvironment  # noqa: E402
 from .geometry import Mesh  # noqa: E402
+from .host_memory import keep_freed_memory  # noqa: E402
 from .io import load_image, load_mesh, save_image, save_mesh  # noqa: E402
 from .lights import (  # noqa: E402
     AmbientLight,
@@ -73,6 +74,7 @@ __all__ = [
     "interpolate",
     "io",
     "irradiance_sh",
+    "keep_freed_memory",
     "linear_to_srgb",
     "load_image",
     "load_mesh",
