@@ -245,27 +245,36 @@ class Walk {
 
  private:
   // Visibility "exact" (segments_exact.h). `segments` is null for crossings.
-  void look_at_all_triangles(const PieceFinder& finder, const PieceList& list, const EdgeSegment* segments) const {
+  void look_at_all_triangles(const PieceFinder& finder, const PieceList& list, const EdgeSegment* segments) {
     const Tensor& like = t_.positions;
-    const int64_t triangles = t_.triangles.size(0), height = t_.triangle_id.size(1);
+    const int64_t triangles = t_.triangles.size(0);
     if (list.count == 0 || triangles == 0) return;
-    const Tensor boxes = triangle_boxes(t_, mesh_);
+    if (!boxes_.has_value()) boxes_ = triangle_boxes(t_, mesh_);
+    const PixelBox* const boxes = data<PixelBox>(*boxes_);
+    const int32_t width = mesh_.viewport.width, height = mesh_.viewport.height;
     const Tensor keys = new_empty(like, {list.count}, ScalarType::Long);
     run(list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
     const auto [sorted, order] = sort_keys(keys);
     const Tensor slots = new_zeros(like, {t_.triangle_id.numel()}, ScalarType::Int);
-    run(list.count, MarkSlots{data<int64_t>(sorted), mutable_data<int32_t>(slots)});
+    const Tensor tiles = new_zeros(like, {t_.batch() * Tiles(width, height).count()}, ScalarType::Byte);
+    run(list.count,
+        MarkSlots{data<int64_t>(sorted), mutable_data<int32_t>(slots), mutable_data<uint8_t>(tiles), width, height});
+    const Tensor marks = new_empty(like, {t_.batch() * triangles}, ScalarType::Byte);
+    run(marks.numel(), MarkWanted{boxes, data<uint8_t>(tiles), mutable_data<uint8_t>(marks),
+                                  static_cast<int32_t>(triangles), width, height});
+    const Tensor wanted = marked_indices(marks);
     const Tensor memory = new_structs<ExactQuery>(like, list.count);
     ExactQuery* const queries = mutable_data<ExactQuery>(memory);
     run_heavy(list.count, MakeQueries{mesh_, list, segments, queries});
-    // Every band looks at every box: few of them, but enough for the threads.
+    // Every band looks at every wanted box: few of them, but enough for the threads.
     const int64_t bands = std::min<int64_t>(height, 16);
     for (const bool second_pass : {false, true}) {
       if (second_pass && segments == nullptr) break;
-      run(t_.batch() * bands * triangles,
+      run(bands * wanted.numel(),
           ExactVisibility{mesh_, list, segments, data<int64_t>(sorted), data<int64_t>(order), data<int32_t>(slots),
-                          data<PixelBox>(boxes), queries, static_cast<int32_t>(bands), second_pass},
-          triangles);
+                          boxes, data<int64_t>(wanted), wanted.numel(), queries, static_cast<int32_t>(bands),
+                          second_pass},
+          std::max<int64_t>(1, wanted.numel()));
     }
     run_heavy(list.count, FinishPieces{finder, list, segments, queries});
   }
@@ -273,6 +282,7 @@ class Walk {
   const SegmentTensors& t_;
   const Marks& marks_;
   Tensor segments_;
+  std::optional<Tensor> boxes_;  // of the triangles, where visibility is "exact"
   SegmentMesh mesh_;
 };
 
@@ -461,7 +471,8 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(
     const Pieces of_crossings = found.has_value() ? found->second : walk.crossings();
     const auto add = [&](const Tensor& target, const PieceList& list, const auto& use) {
       using Use = std::decay_t<decltype(use)>;
-      detail::scatter_cpu<scalar_t>(target, 1, list.count, SumPieces<PieceList, Use>{list, use});
+      // A piece takes as long as many additions: a second buffer pays early.
+      detail::scatter_cpu<scalar_t>(target, 1, list.count, SumPieces<PieceList, Use>{list, use}, 16 * list.count);
     };
     if (need_image && blended) {
       add(grad_image, of_edges.list, to_image);

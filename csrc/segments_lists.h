@@ -134,15 +134,56 @@ struct PieceKeys {
   }
 };
 
-// Where the pieces of each pixel begin among the sorted ones.
+// Squares of pixels, for a first look at whether there are pieces in a box.
+struct Tiles {
+  static constexpr int32_t kSide = 8;
+  int32_t columns, rows;
+
+  Tiles(int32_t width, int32_t height) : columns((width + kSide - 1) / kSide), rows((height + kSide - 1) / kSide) {}
+
+  int64_t count() const { return static_cast<int64_t>(columns) * rows; }
+};
+
+// Where the pieces of each pixel begin among the sorted ones, and which tiles have any.
 struct MarkSlots {
   const int64_t* keys;  // [count] sorted
   int32_t* slots;       // [B, H, W] 1 + the first; zero on entry
+  uint8_t* tiles;       // [B, tiles]; zero on entry
+  int32_t width, height;
 
   void operator()(int64_t begin, int64_t end) const {
+    const Tiles grid(width, height);
     for (int64_t i = begin; i < end; ++i) {
-      if (keys[i] != kNoPixel && (i == 0 || keys[i - 1] != keys[i])) slots[keys[i]] = static_cast<int32_t>(i) + 1;
+      if (keys[i] == kNoPixel || (i > 0 && keys[i - 1] == keys[i])) continue;
+      slots[keys[i]] = static_cast<int32_t>(i) + 1;
+      const int64_t line = keys[i] / width, item = line / height, column = keys[i] - line * width;
+      set_flag(tiles + (item * grid.rows + (line - item * height) / Tiles::kSide) * grid.columns +
+               column / Tiles::kSide);
     }
+  }
+};
+
+// Marks the triangles whose box touches a tile that has pieces.
+struct MarkWanted {
+  const PixelBox* boxes;  // [B, T]
+  const uint8_t* tiles;   // [B, tiles]
+  uint8_t* wanted;        // [B, T]
+  int32_t triangle_count, width, height;
+
+  void operator()(int64_t begin, int64_t end) const {
+    const Tiles grid(width, height);
+    for_each_index(begin, end, triangle_count, [&](int64_t i, int64_t item) {
+      const PixelBox& box = boxes[i];
+      bool found = false;
+      if (!box.empty()) {
+        for (int32_t row = box.row_begin / Tiles::kSide; row <= (box.row_end - 1) / Tiles::kSide; ++row) {
+          const uint8_t* const line = tiles + item * grid.count() + static_cast<int64_t>(row) * grid.columns;
+          for (int32_t k = box.column_begin / Tiles::kSide; k <= (box.column_end - 1) / Tiles::kSide; ++k)
+            found |= line[k] != 0;
+        }
+      }
+      wanted[i] = found ? 1 : 0;
+    });
   }
 };
 
@@ -161,9 +202,9 @@ struct MakeQueries {
   }
 };
 
-// Every triangle looks for the pieces in the pixels of its box, in two passes over what is behind: first the depth,
-// then who has it. Passes only take minima and set flags, so their order does not matter, and a range of items is one
-// band of rows of one item, which owns the pieces in it.
+// Every triangle with pieces near its box looks for those in its pixels, in two passes over what is behind: first the
+// depth, then who has it. Passes only take minima and set flags, so their order does not matter, and a range of items
+// is one band of rows, which owns the pieces in it.
 struct ExactVisibility {
   SegmentMesh in;
   PieceList list;
@@ -172,16 +213,19 @@ struct ExactVisibility {
   const int64_t* order;         // [count] index into list
   const int32_t* slots;         // of MarkSlots
   const PixelBox* boxes;        // [B, T]
-  ExactQuery* queries;          // [count]
-  int32_t bands;                // of rows
+  const int64_t* wanted;        // [wanted_count] which of them
+  int64_t wanted_count;
+  ExactQuery* queries;  // [count]
+  int32_t bands;        // of rows
   bool second_pass;
 
-  // Items are (batch item, band, triangle).
+  // Items are (band, wanted triangle).
   void operator()(int64_t begin, int64_t end) const {
-    for_each_index(begin, end, in.mesh.triangle_count, [&](int64_t i, int64_t line) {
-      const int64_t item = line / bands, band = line - item * bands, height = in.viewport.height;
-      const int32_t triangle = static_cast<int32_t>(i - line * in.mesh.triangle_count);
-      PixelBox box = boxes[item * in.mesh.triangle_count + triangle];
+    for_each_index(begin, end, wanted_count, [&](int64_t i, int64_t band) {
+      const int64_t which = wanted[i - band * wanted_count], height = in.viewport.height;
+      const int64_t item = which / in.mesh.triangle_count;
+      const int32_t triangle = static_cast<int32_t>(which - item * in.mesh.triangle_count);
+      PixelBox box = boxes[which];
       box.row_begin = maximum(box.row_begin, static_cast<int32_t>(band * height / bands));
       box.row_end = minimum(box.row_end, static_cast<int32_t>((band + 1) * height / bands));
       for (int32_t row = box.row_begin; row < box.row_end; ++row) {
