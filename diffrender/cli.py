@@ -75,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=_whole(-(2**63), 2**63 - 1), default=0, help="of the order of views (default %(default)s)"
     )
     command.add_argument(
+        "--edges",
+        choices=("pairs", "segments", "coverage"),
+        default=fit.FitSettings.edges,
+        help="how outlines move vertices: see Renderer (default %(default)s)",
+    )
+    command.add_argument(
         "--threads",
         type=_whole(1, 1024),
         default=1,
@@ -115,7 +121,7 @@ def _run_fit(options: argparse.Namespace) -> int:
         unseen = _photograph_from(fit.spread_directions(UNSEEN_VIEWS, turn_rad=1.0), source, options.size, scene_radius)
         prepared = time.perf_counter()
 
-        settings = fit.FitSettings(steps=options.steps, seed=options.seed)
+        settings = fit.FitSettings(steps=options.steps, seed=options.seed, edges=options.edges)
         with _Progress(options.steps, quiet=options.quiet) as progress:
             recovery = fit.recover(fitted, settings, on_step=progress.update, should_stop=interruption.requested)
     recovered = time.perf_counter()

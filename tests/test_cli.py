@@ -40,7 +40,7 @@ def test_fit_writes_everything_it_promises(tmp_path, capsys, monkeypatch, set_th
     coarse = make_dataclass("Coarse", [("stages", tuple, stages)], bases=(fit.FitSettings,), frozen=True)
     monkeypatch.setattr(fit, "FitSettings", coarse)
     out = tmp_path / "new" / "folder"
-    assert run("--mesh", STAR_KNOT, "--out", out, "--steps", 12, "--seed", 3, *QUICK) == 0
+    assert run("--mesh", STAR_KNOT, "--out", out, "--steps", 12, "--seed", 3, "--edges", "segments", *QUICK) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "Chamfer distance" in printed.out
@@ -52,7 +52,7 @@ def test_fit_writes_everything_it_promises(tmp_path, capsys, monkeypatch, set_th
 
     report = json.loads((out / "report.json").read_text())
     assert (report["steps"], report["views"], report["size"], report["interrupted"]) == (12, 5, 48, False)
-    assert report["settings"]["seed"] == 3
+    assert (report["settings"]["seed"], report["settings"]["edges"]) == (3, "segments")
     assert report["chamfer_ratio"] == pytest.approx(report["start"]["chamfer"] / report["final"]["chamfer"])
     assert report["chamfer_ratio"] > 1
     assert len(report["final"]["silhouette_iou_unseen"]) == 4
