@@ -26,10 +26,14 @@ DR_HD int32_t texel_across(int32_t face, int32_t side, int32_t k, int32_t size) 
 template <class scalar_t>
 struct CubeMapping {
   static constexpr int kCoordinates = 3, kDerivatives = 6;
+  static constexpr bool kFirstTapTells = false;  // a square across a seam may begin on either face
 
   const scalar_t* directions;   // [B, H, W, 3]
   const scalar_t* derivatives;  // [B, H, W, 6] (x_X, x_Y, y_X, y_Y, z_X, z_Y) per pixel step, or null
   const scalar_t* bias;         // [B, H, W], or null
+
+  bool repeats_u() const { return false; }
+  bool repeats_v() const { return false; }
 
   DR_HD Vec3<scalar_t> direction(int64_t lookup) const {
     const scalar_t* const d = directions + 3 * lookup;

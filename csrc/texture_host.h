@@ -81,6 +81,9 @@ void texture_backward_texels(const TextureSampler<scalar_t, Mapping, kMips>& sam
   const int64_t footprints = sampler.tap_count() * (sampler.blends() ? 2 : 1);  // of one lookup
   if (!grad_values.is_cuda() && algorithm == ScatterAlgorithm::native) {
     TiledLevels tiled(shape.channels);
+    tiled.first_tap_tells = Mapping::kFirstTapTells;
+    tiled.repeats_u = sampler.mapping.repeats_u();
+    tiled.repeats_v = sampler.mapping.repeats_v();
     scalar_t* base = grad_base == nullptr ? nullptr : mutable_data<scalar_t>(*grad_base);
     scalar_t* mips = grad_mips == nullptr ? nullptr : mutable_data<scalar_t>(*grad_mips);
     for (int32_t level = 0; level <= sampler.levels.last; ++level) {

@@ -66,6 +66,7 @@ void find_with_vectors(const PlaneBlock& block, TextureTaps<float>* taps);
 template <class scalar_t>
 struct PlaneMapping {
   static constexpr int kCoordinates = 2, kDerivatives = 4;
+  static constexpr bool kFirstTapTells = true;  // where the other three are, unless one lies outside
 
   const scalar_t* texcoords;    // [B, H, W, 2]
   const scalar_t* derivatives;  // [B, H, W, 4] (u_X, u_Y, v_X, v_Y) per pixel step, or null
@@ -116,6 +117,10 @@ struct PlaneMapping {
       for (int i = 0; i < n; ++i) block->level[i] += bias[first + i];
     }
   }
+
+  // What follows the last texel of a column or row: the first one, or the last again.
+  bool repeats_u() const { return wrap_u == TextureWrap::repeat; }
+  bool repeats_v() const { return wrap_v == TextureWrap::repeat; }
 
   template <class Wrap>
   DR_HD_STEP static void along(const scalar_t* coordinate, const int32_t* size, int stride, int n, int32_t* first,

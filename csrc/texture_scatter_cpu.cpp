@@ -4,7 +4,9 @@
 // So the sum on a texel is right to the last digits however many lookups meet there, it is the same for any number of
 // threads, nothing is cleared or summed per thread, and random lookups into a large texture stay within the cache.
 // A tile that very many lookups share is summed in parts, whose number depends on counts alone. A small texture is a
-// single tile: its lookups are added as they come.
+// single tile: its lookups are added as they come. Its smallest levels, where neighbouring lookups meet in the same few
+// texels, keep the four sums of a square side by side: one addition of four numbers per lookup instead of two or four
+// that wait for those of the lookup before. Squares are summed to texels in the end.
 #include "texture_scatter_cpu.h"
 
 #include <cstring>
@@ -18,7 +20,8 @@ namespace diffrender {
 namespace {
 
 constexpr int64_t kLookupsPerChunk = 8192, kMaxChunks = 128, kDirectParts = 16;
-constexpr int64_t kDirectBytes = 1 << 20;  // a gradient below this size in double is one tile, and nothing is sorted
+constexpr int64_t kDirectBytes = 1400000;   // a gradient below this size in double is one tile, and nothing is sorted
+constexpr int64_t kSquareBytes = 16 << 10;  // a level below this size in squares is kept in them
 constexpr int64_t kDirectBytesOfParts = 8 << 20;        // together
 constexpr int64_t kEntriesPerRound = int64_t(1) << 23;  // bounds the memory of the sorted lookups
 constexpr int64_t kEntriesPerPart = int64_t(1) << 16;
@@ -103,7 +106,7 @@ class TextureScatter {
 
   // All levels of a small texture in one buffer for each part of the lookups.
   void add_directly() const {
-    const int64_t size = tiled_.texel_count * n_, useful = std::max<int64_t>(per_target_ / kLookupsPerChunk, 1);
+    const int64_t size = tiled_.sum_count, useful = std::max<int64_t>(per_target_ / kLookupsPerChunk, 1);
     const int64_t affordable = kDirectBytesOfParts / std::max<int64_t>(size * int64_t(sizeof(double)), 1);
     const int64_t parts = std::clamp<int64_t>(std::min(kDirectParts, affordable) / targets_, 1, useful);
     const std::unique_ptr<double[]> sums(new double[parts > 1 ? targets_ * parts * size : 0]);
@@ -133,9 +136,29 @@ class TextureScatter {
   void write_levels(int64_t target, const double* sums) const {
     for (const auto& level : tiled_.levels) {
       if (level.grad == nullptr) continue;
-      write_(level.grad, target * level.item_stride, static_cast<int64_t>(level.width) * level.rows * n_,
-             sums + level.first_texel * n_, true);
+      const int64_t size = static_cast<int64_t>(level.width) * level.rows * n_;
+      std::vector<double> texels;
+      if (level.in_squares) texels = sums_of_squares(level, sums + level.first_sum);
+      write_(level.grad, target * level.item_stride, size, level.in_squares ? texels.data() : sums + level.first_sum,
+             true);
     }
+  }
+
+  // squares: [rows][width][n][4] sums of the four texels from each texel on.
+  std::vector<double> sums_of_squares(const TiledLevels::Level& level, const double* squares) const {
+    std::vector<double> texels(static_cast<size_t>(level.width) * level.rows * n_, 0.0);
+    for (int32_t y = 0; y < level.rows; ++y) {
+      const int32_t below = y + 1 < level.rows ? y + 1 : tiled_.repeats_v ? 0 : y;
+      for (int32_t x = 0; x < level.width; ++x) {
+        const int32_t beside = x + 1 < level.width ? x + 1 : tiled_.repeats_u ? 0 : x;
+        const int32_t to[4] = {y * level.width + x, y * level.width + beside, below * level.width + x,
+                               below * level.width + beside};
+        for (int c = 0; c < n_; ++c) {
+          for (int k = 0; k < 4; ++k) texels[to[k] * n_ + c] += *squares++;
+        }
+      }
+    }
+    return texels;
   }
 
   void add_sorted(int64_t entries_per_lookup) {
@@ -379,6 +402,21 @@ inline __attribute__((always_inline)) void add_square(double* low, double* high,
   }
 }
 
+using FourSums = double __attribute__((vector_size(32), aligned(8), may_alias));
+
+// square: [n][4] sums.
+template <int kChannels, class scalar_t>
+inline __attribute__((always_inline)) void add_to_sums_of_square(double* square, int channels, double x, double y,
+                                                                 double weight, const scalar_t* g) {
+  const int n = kChannels > 0 ? kChannels : channels;
+  const double w_low = weight * (1 - y), w_high = weight * y;
+  const FourSums weights = {w_low * (1 - x), w_low * x, w_high * (1 - x), w_high * x};
+  for (int c = 0; c < n; ++c) {
+    FourSums& sums = *reinterpret_cast<FourSums*>(square + 4 * c);
+    sums += weights * static_cast<double>(g[c]);
+  }
+}
+
 template <class scalar_t, int kChannels>
 class ChannelScatter final : public TextureScatter {
  public:
@@ -402,26 +440,38 @@ class ChannelScatter final : public TextureScatter {
 
   void add_block(const TextureShares<scalar_t>& block, double* buffer) const {
     const auto& taps = block.taps;
-    if (taps.one_level && level_of(tiled_, block, 0).grad == nullptr) return;
-    for (int i = 0; i < block.n; ++i) {
-      const auto& level = level_of(tiled_, block, i);
+    const TiledLevels::Level* level = &level_of(tiled_, block, 0);
+    if (taps.one_level && level->grad == nullptr) return;
+    const int32_t any_square = tiled_.first_tap_tells ? 0 : 1;
+    const scalar_t* g = grad_values_ + block.first * n_;
+    for (int i = 0; i < block.n; ++i, g += n_) {
+      if (!taps.one_level) level = &level_of(tiled_, block, i);
       const scalar_t weight = block.weight_of(i);
-      if (level.grad == nullptr || !(weight > 0)) continue;
-      const scalar_t* const g = grad_values_ + (block.first + i) * n_;
-      double* const texel = buffer + level.first_texel * n_;
-      if (taps.regular[i] > 0) {
-        double* const low = texel + static_cast<int64_t>(taps.tap[0][i]) * n_;
-        add_square<kChannels>(low, low + static_cast<int64_t>(level.width) * n_, n_, taps.x[i], taps.y[i], weight, g);
-        continue;
+      if (!(weight > 0) || level->grad == nullptr) continue;
+      double* const sums = buffer + level->first_sum;
+      const int64_t first = static_cast<int64_t>(taps.tap[0][i]) * n_;
+      if (level->in_squares && taps.regular[i] >= any_square) {
+        add_to_sums_of_square<kChannels>(sums + 4 * first, n_, taps.x[i], taps.y[i], weight, g);
+      } else if (!level->in_squares && taps.regular[i] > 0) {
+        double* const low = sums + first;
+        add_square<kChannels>(low, low + static_cast<int64_t>(level->width) * n_, n_, taps.x[i], taps.y[i], weight, g);
+      } else {
+        add_texels(taps, i, weight, level->in_squares, g, sums);
       }
-      scalar_t weights[4];
-      tap_weights(taps, i, weight, weights);
-      for (int k = 0; k < 4; ++k) {
-        if (taps.tap[k][i] < 0) continue;
-        double* const single = texel + static_cast<int64_t>(taps.tap[k][i]) * n_;
-        const double w = weights[k];
-        for (int c = 0; c < n_; ++c) single[c] += w * g[c];
-      }
+    }
+  }
+
+  __attribute__((noinline)) void add_texels(const TextureTaps<scalar_t>& taps, int i, scalar_t weight, bool in_squares,
+                                            const scalar_t* g, double* sums) const {
+    const int64_t stride = in_squares ? 4 : 1;  // a texel is the first of its square
+    scalar_t weights[4];
+    tap_weights(taps, i, weight, weights);
+    for (int k = 0; k < 4; ++k) {
+      const int32_t tap = taps.at(k, i);
+      if (tap < 0) continue;
+      double* const single = sums + static_cast<int64_t>(tap) * n_ * stride;
+      const double w = weights[k];
+      for (int c = 0; c < n_; ++c) single[c * stride] += w * g[c];
     }
   }
 
@@ -526,8 +576,11 @@ TiledLevels::TiledLevels(int64_t channel_count) : channels(static_cast<int32_t>(
 
 void TiledLevels::add(void* grad, int64_t item_stride, int32_t width, int32_t rows) {
   const int32_t side = 1 << shift, per_row = (width + side - 1) >> shift, per_column = (rows + side - 1) >> shift;
-  levels.push_back({grad, item_stride, width, rows, per_row, tile_count, texel_count});
-  texel_count += static_cast<int64_t>(width) * rows;
+  const int64_t texels = static_cast<int64_t>(width) * rows, sums = texels * channels;
+  const bool in_squares = 4 * sums * int64_t(sizeof(double)) <= kSquareBytes;
+  levels.push_back({grad, item_stride, width, rows, per_row, tile_count, in_squares, sum_count});
+  texel_count += texels;
+  sum_count += in_squares ? 4 * sums : sums;
   if (grad != nullptr) tile_count += per_row * per_column;
 }
 

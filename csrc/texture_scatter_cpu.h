@@ -20,11 +20,15 @@ struct TiledLevels {
     int64_t item_stride;  // elements
     int32_t width, rows;  // texels; rows of all faces
     int32_t tiles_per_row, first_tile;
-    int64_t first_texel;  // of all levels
+    bool in_squares;    // few texels: without tiles, sums stand in squares (texture_scatter_cpu.cpp)
+    int64_t first_sum;  // without tiles: of all levels
   };
   std::vector<Level> levels;
-  int64_t texel_count = 0;
+  int64_t texel_count = 0, sum_count = 0;
   int32_t shift, tile_count = 0, channels;
+  // Where tap 0 of a lookup tells the other three, though they be no square: what follows the last texel of a row or
+  // column, the first one or the last again.
+  bool first_tap_tells = false, repeats_u = false, repeats_v = false;
 
   explicit TiledLevels(int64_t channel_count);
   void add(void* grad, int64_t item_stride, int32_t width, int32_t rows);
