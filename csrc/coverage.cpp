@@ -1,6 +1,8 @@
 // Host side of coverage and its backward, for both devices. All floats are float64: exact regions need its digits.
 #include "coverage.h"
 
+#include <atomic>
+
 #include "core/launch.h"
 #include "core/tensor.h"
 #include "coverage_backward.h"

@@ -10,6 +10,7 @@
 // Inner loops run over blocks of kLanes pixels (core/lanes.h) with the arithmetic of rasterize_geometry.h.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
