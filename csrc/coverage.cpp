@@ -64,6 +64,7 @@ std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_fragments(
     const Tensor& clip_positions, const Tensor& triangle_indices, const std::optional<Tensor>& item_ranges,
     int64_t height, int64_t width, int64_t cull, bool merge, bool is_double) {
+  DR_CHECK(!clip_positions.is_cuda(), "coverage_fragments: on CUDA the lists have to be made one by one");
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   const auto [boxes, records, blocks] = coverage_setup(positions, triangles, item_ranges, height, width, cull);
   const int64_t batch = boxes.size(0), pixels = height * width;
@@ -341,7 +342,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
 }
 
 DR_REGISTER("coverage_setup", &coverage_setup)
-STABLE_TORCH_LIBRARY_IMPL(diffrender, CPU, m) { m.impl("coverage_fragments", DR_BOX(&coverage_fragments)); }
+DR_REGISTER("coverage_fragments", &coverage_fragments)
 DR_REGISTER("coverage_count", &coverage_count)
 DR_REGISTER("coverage_fill", &coverage_fill)
 DR_REGISTER("coverage_clip", &coverage_clip)

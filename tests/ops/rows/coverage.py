@@ -110,7 +110,8 @@ def dispatcher_calls(dtype):
     yield op.coverage_fill.default, fill
     candidates, longest = op.coverage_fill(*fill), int(counts.max())
     for merge in (False, True):
-        yield op.coverage_fragments.default, (positions, triangles, ranges, *SIZE, 1, merge, merge)
+        if not positions.is_cuda:  # there it is done step by step
+            yield op.coverage_fragments.default, (positions, triangles, ranges, *SIZE, 1, merge, merge)
         clip = (positions, triangles, records, offsets, candidates, longest, *SIZE, merge)
         yield op.coverage_clip.default, clip
         counts, *parts = op.coverage_clip(*clip)
