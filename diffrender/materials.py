@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
+from ._frozen import FrozenTextures
 from .color import srgb_to_linear
 from .ops.texture import texture as sample_texture
 
@@ -132,6 +133,7 @@ class Material:
         like = next((v for v in values.values() if isinstance(v, Tensor) and v.dtype in _FLOATING), None)
         for name, value in values.items():
             setattr(self, name, _as_tensor(name, value, like))
+        self._frozen = FrozenTextures()
         # Known without a look at values, which would not be traced and would wait for the GPU.
         self._open = None if isinstance(occlusion, Tensor) or occlusion != 1 else self.occlusion
         _checks.check_choice("Material", "alpha_mode", alpha_mode, ALPHA_MODES)
@@ -226,7 +228,10 @@ class Material:
 
         Gradients: exact to all properties and factors, texcoords and their derivatives. The step of alpha_mode "MASK"
             has none.
-        Memory: textures of one size are read together; what is kept is what `dr.texture` keeps.
+        Memory: textures of one size are read together; what is kept is what `dr.texture` keeps. Of textures that
+            require no gradient, the material also keeps the stack of those of one size and its mips (for a single one
+            only the mips) for the next call. They are made anew when a texture is replaced or changed in place;
+            changes that torch does not see, through `.data` or a NumPy array of the same memory, do not count.
 
         Raises:
             ValueError: no texcoords although a property is a texture.
@@ -268,10 +273,14 @@ class Material:
         for names in groups.values():
             assert texcoords is not None
             textures = [getattr(self, name) for name in names]
-            stack = textures[0] if len(textures) == 1 else torch.cat(textures, -1)
+            if textures[0].requires_grad:
+                stack, mips = textures[0] if len(textures) == 1 else torch.cat(textures, -1), None
+            else:
+                stack, mips = self._frozen.stacked(names, textures, with_mips=derivatives is not None)
             sampled = sample_texture(
-                stack, texcoords, texcoord_derivatives=derivatives, wrap=self.wrap, max_anisotropy=max_anisotropy
-            )
+                stack, texcoords, texcoord_derivatives=derivatives, wrap=self.wrap, max_anisotropy=max_anisotropy,
+                mips=mips if derivatives is not None else None,
+            )  # fmt: skip
             parts = sampled.split([t.shape[-1] for t in textures], -1)
             values.update(zip(names, parts, strict=True))
         return values

@@ -9,6 +9,7 @@ any order are its two kernels.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -74,6 +75,26 @@ def last_level(function: str, height: int, width: int, max_level: int | None) ->
 def pack_mips(texture: torch.Tensor, last: int) -> torch.Tensor:
     """Levels 1 ... last of a texture (B, F, H, W, C) one after the other, (B, texels, C)."""
     return apply(_BuildMips, texture, last)
+
+
+@dataclass(frozen=True)
+class PackedMips:
+    """All mips of a texture as the kernels read them; `dr.texture` takes it in place of the levels.
+
+    Attributes:
+        values: (B, texels, C), levels 1 ... last one after the other; B is 1 for a texture without batch axis.
+        last: index of the last level.
+    """
+
+    values: torch.Tensor
+    last: int
+
+    @classmethod
+    def of(cls, texture: torch.Tensor) -> PackedMips:
+        """Of a texture (B, H, W, C) or (H, W, C)."""
+        batched = texture if texture.dim() == 4 else texture[None]
+        last = last_level("build_mips", batched.shape[1], batched.shape[2], None)
+        return cls(pack_mips(batched.unsqueeze(1), last), last)
 
 
 class _BuildMips(torch.autograd.Function):

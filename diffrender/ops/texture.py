@@ -25,7 +25,7 @@ from .._autograd import (
     register_vmap,
     scatter_algorithm,
 )
-from .build_mips import last_level, pack_mips
+from .build_mips import PackedMips, last_level, pack_mips
 
 # As in csrc/texture.h and csrc/texture_plane.h.
 FILTERS = {"nearest": 0, "linear": 1, "mip_nearest": 2, "mip_linear": 3}
@@ -40,7 +40,7 @@ def texture(
     texcoord_derivatives: torch.Tensor | None = None,
     level: torch.Tensor | None = None,
     level_bias: torch.Tensor | None = None,
-    mips: Sequence[torch.Tensor] | None = None,
+    mips: Sequence[torch.Tensor] | PackedMips | None = None,
     filter: str = "auto",
     wrap: str | tuple[str, str] = "repeat",
     max_level: int | None = None,
@@ -56,7 +56,8 @@ def texture(
             them.
         level: (B, H, W) mip level, instead of the one from texcoord_derivatives.
         level_bias: (B, H, W), added to the level; by itself it is the level.
-        mips: levels 1, 2, ... as `build_mips` returns them; None builds them from the texture.
+        mips: levels 1, 2, ... as `build_mips` returns them, or the `PackedMips` that materials keep; None builds them
+            from the texture.
         filter: "nearest", "linear" (bilinear in the texture itself), "mip_nearest" (bilinear in the level that is the
             floor of the exact one), "mip_linear" (between the two nearest levels), "auto" (mip_linear if there is a
             level to choose by, else linear).
@@ -101,6 +102,10 @@ def texture(
     last = last_level("texture", height, width, max_level)
     if mips is None:
         packed = pack_mips(values.unsqueeze(1), last)
+    elif isinstance(mips, PackedMips):
+        if last != mips.last:
+            _checks.fail(ValueError, "texture", "max_level", "be None with packed mips", str(max_level))
+        packed = mips.values
     else:
         packed, last = pack_levels("texture", mips, values, shared, last)
     return apply(_TextureMips, values, packed, coordinates, steps, bias, FILTERS[mode], wrap_u, wrap_v, last, taps)
