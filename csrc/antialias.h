@@ -324,34 +324,68 @@ struct AntialiasBackwardPositions {
   int32_t channels;
   scalar_t* weights;  // [B, H, W, 4] for the gradient to the image, or null
 
+  static constexpr int kValues = 6;  // x, y, w of the two ends of an edge; launch_scatter hands it to whole warps
+  static constexpr int kNeighbours = PixelPairs<scalar_t>::kNeighbours;
+
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    for_each_near_outline(in, begin, end, [&](int64_t pixel) { add_pixel(pixel, sink); });
+    if constexpr (kHasWarps) {
+      // A range is one pixel, or none. Neighbours mostly see the same edge, and add up before one of them writes.
+      PixelPairs<scalar_t> pairs;
+      scalar_t grad_weights[kNeighbours];
+      pairs.count = 0;
+      for_each_near_outline(in, begin, end, [&](int64_t pixel) { gradients(pixel, &pairs, grad_weights); });
+      for (int m = 0; warp_any(m < pairs.count); ++m) {
+        const bool live = m < pairs.count && grad_weights[m] != 0;
+        scalar_t values[kValues] = {};
+        int64_t item = 0, key = -1;
+        if (live) {
+          item = begin / in.pixels_per_item();
+          key = item * 3 * in.mesh.triangle_count + 3 * static_cast<int64_t>(pairs.pair[m].triangle) +
+                pairs.pair[m].corner;
+          edge_gradient(pairs.pair[m], grad_weights[m], values);
+        }
+        const uint32_t peers = warp_match(static_cast<uint64_t>(key));
+        sum_in_lowest_lane(peers, values);
+        if (live && warp_lane() == lowest_lane(peers)) flush(item, pairs.pair[m], values, sink);
+      }
+    } else {
+      for_each_near_outline(in, begin, end, [&](int64_t pixel) { add_pixel(pixel, sink); });
+    }
   }
 
   DR_HD void add_pixel(int64_t pixel, const Sink<scalar_t>& sink) const {
     PixelPairs<scalar_t> pairs;
-    gather_pairs(in, pixel, &pairs);
-    if (weights != nullptr) write_weights(pairs, pixel, weights);
-    if (pairs.count == 0) return;
-    const int64_t item = pixel / in.pixels_per_item();
-    const scalar_t scale = pairs.scale();
-    scalar_t jump[PixelPairs<scalar_t>::kNeighbours], mean = 0;
+    scalar_t grad_weights[kNeighbours];
+    gradients(pixel, &pairs, grad_weights);
     for (int m = 0; m < pairs.count; ++m) {
-      scalar_t sum = 0;
-      for (int32_t c = 0; c < channels; ++c) {
-        sum += grad_result[pixel * channels + c] * (image[pairs.other[m] * channels + c] - image[pixel * channels + c]);
-      }
-      jump[m] = sum;
-      mean += pairs.pair[m].weight * scale * sum;
-    }
-    for (int m = 0; m < pairs.count; ++m) {
-      const scalar_t grad_weight = pairs.total > 1 ? (jump[m] - mean) * scale : jump[m];
-      if (grad_weight != 0) add_edge(item, pairs.pair[m], grad_weight, sink);
+      if (grad_weights[m] == 0) continue;
+      scalar_t values[kValues];
+      edge_gradient(pairs.pair[m], grad_weights[m], values);
+      flush(pixel / in.pixels_per_item(), pairs.pair[m], values, sink);
     }
   }
 
-  DR_HD void add_edge(int64_t item, const typename AntialiasInput<scalar_t>::Pair& pair, scalar_t grad_weight,
-                      const Sink<scalar_t>& sink) const {
+  // The pairs of a pixel, and grad_a of each.
+  DR_HD void gradients(int64_t pixel, PixelPairs<scalar_t>* pairs, scalar_t grad_weights[kNeighbours]) const {
+    gather_pairs(in, pixel, pairs);
+    if (weights != nullptr) write_weights(*pairs, pixel, weights);
+    if (pairs->count == 0) return;
+    const scalar_t scale = pairs->scale();
+    scalar_t jump[kNeighbours], mean = 0;
+    for (int m = 0; m < pairs->count; ++m) {
+      scalar_t sum = 0;
+      for (int32_t c = 0; c < channels; ++c) {
+        sum +=
+            grad_result[pixel * channels + c] * (image[pairs->other[m] * channels + c] - image[pixel * channels + c]);
+      }
+      jump[m] = sum;
+      mean += pairs->pair[m].weight * scale * sum;
+    }
+    for (int m = 0; m < pairs->count; ++m) grad_weights[m] = pairs->total > 1 ? (jump[m] - mean) * scale : jump[m];
+  }
+
+  DR_HD void edge_gradient(const typename AntialiasInput<scalar_t>::Pair& pair, scalar_t grad_weight,
+                           scalar_t values[kValues]) const {
     const scalar_t along = pair.axis == 0 ? pair.line.x : pair.line.y;
     const scalar_t across = pair.axis == 0 ? pair.line.y : pair.line.x;
     const scalar_t grad_alpha = grad_weight * pair.sign * reciprocal_or_zero(along * along + across * across);
@@ -362,15 +396,24 @@ struct AntialiasBackwardPositions {
                                    grad_alpha * pair.step * along};
     Vec3<scalar_t> grad_p[2] = {{0, 0, 0}, {0, 0, 0}};
     cross_backward(pair.ends[0], pair.ends[1], grad_line, &grad_p[0], &grad_p[1]);
+    for (int end = 0; end < 2; ++end) {
+      const scalar_t grad_x = in.viewport.half_width * grad_p[end].x;
+      const scalar_t grad_y = -in.viewport.half_height * grad_p[end].y;
+      values[3 * end] = grad_x;
+      values[3 * end + 1] = grad_y;
+      values[3 * end + 2] = grad_p[end].z - pair.fx * grad_x - pair.fy * grad_y;
+    }
+  }
+
+  DR_HD void flush(int64_t item, const typename AntialiasInput<scalar_t>::Pair& pair, const scalar_t values[kValues],
+                   const Sink<scalar_t>& sink) const {
     int32_t index[3];
     in.mesh.indices(pair.triangle, index);
     for (int end = 0; end < 2; ++end) {
       const int64_t base = item * in.mesh.item_stride + static_cast<int64_t>(index[(pair.corner + 1 + end) % 3]) * 4;
-      const scalar_t grad_x = in.viewport.half_width * grad_p[end].x;
-      const scalar_t grad_y = -in.viewport.half_height * grad_p[end].y;
-      accumulate(sink, base + 0, grad_x);
-      accumulate(sink, base + 1, grad_y);
-      accumulate(sink, base + 3, grad_p[end].z - pair.fx * grad_x - pair.fy * grad_y);
+      accumulate(sink, base + 0, values[3 * end]);
+      accumulate(sink, base + 1, values[3 * end + 1]);
+      accumulate(sink, base + 3, values[3 * end + 2]);
     }
   }
 };

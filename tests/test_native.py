@@ -15,21 +15,16 @@ SANITIZERS = {
     "threads": ["-fsanitize=thread", "-fno-sanitize-recover=all"],
     "plain": ["-O0"],
 }
-slow = [pytest.mark.slow]  # compile long, or wait long at emulated barriers
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+@pytest.mark.parametrize("name", ["gpu_algorithms", "gpu_coverage", "gpu_segments"])
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    "kind",
     [
-        pytest.param("gpu_algorithms", "memory", marks=slow),
-        ("gpu_algorithms", "threads"),
-        pytest.param("gpu_segments", "memory", marks=slow),
-        pytest.param("gpu_segments", "threads", marks=slow),
-        ("gpu_segments", "plain"),
-        pytest.param("gpu_coverage", "memory", marks=slow),
-        pytest.param("gpu_coverage", "threads", marks=slow),
-        ("gpu_coverage", "plain"),
+        pytest.param("memory", marks=pytest.mark.slow),  # compiles long
+        pytest.param("threads", marks=pytest.mark.slow),  # waits long at emulated barriers
+        "plain",
     ],
 )
 def test_gpu_algorithms_on_emulated_threads(name, kind, tmp_path):

@@ -1,6 +1,7 @@
 // The algorithms made for GPUs on emulated ones (emulated_gpu.h), compared with plain loops: work splitting and packed
 // minimum of the rasterizer, sums within warps, order-free sums. Prints what failed; exit status 0 when nothing did.
 // tests/test_native.py compiles this with sanitizers.
+#include "antialias.h"
 #include "interpolate.h"
 #include "support.h"
 
@@ -149,6 +150,50 @@ void test_scatter(const char* name, int64_t n, int64_t size, const F& functor) {
   expect(error <= largest * (sizeof(scalar_t) == 8 ? 1e-12 : 1e-4), "order-free sums", name);
 }
 
+// Antialias by pairs: its gradient to the positions by warps, against one pixel after the other.
+template <class scalar_t>
+void test_antialias(const char* type) {
+  std::mt19937 random(8);
+  const auto scene = make_scene<scalar_t>(10, 19, 14, random);
+  const auto mesh = scene.mesh();
+  const std::vector<int32_t> id = nearest_by_loop(scene), topology(scene.triangles.size(), -1);
+  const int64_t pixels = scene.pixels(), triangles = scene.batch * mesh.triangle_count, size = scene.positions.size();
+  std::vector<int8_t> facing(triangles);
+  std::vector<uint8_t> silhouette(triangles), crossed(2 * pixels);
+  TriangleFacing<scalar_t>{mesh, facing.data()}(0, triangles);
+  OutlineEdges<scalar_t>{mesh, topology.data(), facing.data(), silhouette.data()}(0, triangles);
+  launch_emulated(triangles,
+                  MarkCrossedPairs<scalar_t>{mesh, scene.viewport(), silhouette.data(), crossed.data(), pixels,
+                                             mesh.triangle_count},
+                  random);
+  std::uniform_real_distribution<scalar_t> unit(-1, 1);
+  std::vector<scalar_t> image(2 * pixels), grads(2 * pixels), weights(4 * pixels), expected(4 * pixels);
+  for (scalar_t& x : image) x = unit(random);
+  for (scalar_t& x : grads) x = unit(random);
+  std::fill_n(grads.begin(), pixels / 2, scalar_t(0));
+  AntialiasBackwardPositions<scalar_t> kernel{{mesh, scene.viewport(), id.data(), silhouette.data(),
+                                               mesh.triangle_count, topology.data(), crossed.data(), pixels},
+                                              image.data(),
+                                              grads.data(),
+                                              2,
+                                              expected.data()};
+  std::vector<scalar_t> truth(size), sums(size);
+  const int64_t alone = additions_of([&] {
+    const Sink<scalar_t> sink{truth.data()};
+    for_each_near_outline(kernel.in, 0, pixels, [&](int64_t pixel) { kernel.add_pixel(pixel, sink); });
+  });
+  kernel.weights = weights.data();
+  const int64_t together = additions_of([&] { scatter_emulated(pixels, kernel, Sink<scalar_t>{sums.data()}); });
+  expect(together < alone, "antialias: lanes add up before they add to memory", type);
+  expect(weights == expected, "antialias: weights of pairs", type);
+  scalar_t largest = 0, error = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    largest = std::max(largest, std::abs(truth[i]));
+    error = std::max(error, std::abs(truth[i] - sums[i]));
+  }
+  expect(largest > 0 && error <= largest * (sizeof(scalar_t) == 8 ? 1e-12 : 1e-4), "antialias: sums by warps", type);
+}
+
 template <class scalar_t>
 void test_scatters(const char* type) {
   std::mt19937 random(4);
@@ -185,6 +230,8 @@ int main() {
   test_queue_capacity();
   test_packed_minimum();
   test_warp_sums();
+  test_antialias<float>("float");
+  test_antialias<double>("double");
   test_scatters<float>("float");
   test_scatters<double>("double");
   if (failures == 0) std::printf("gpu_algorithms agrees\n");
