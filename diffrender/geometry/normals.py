@@ -88,10 +88,12 @@ def vertex_normals(vertices: Tensor, triangles: Tensor, *, weighting: str = "are
         The shape of `vertices`. Zero for vertices without a triangle of non-zero area.
 
     Gradients:
-        To vertices, exact; zero where the normal is zero, and degenerate triangles neither give nor receive any.
+        To vertices, exact, at any order; zero where the normal is zero, and degenerate triangles neither give nor
+        receive any.
+    Memory: weighted by area, kernels save the vertices and 16 bytes for each (float32).
 
     Raises:
-        ValueError: on an unknown weighting.
+        ValueError: on an unknown weighting, or (by area, on the CPU) an index outside of the vertices.
 
     Example:
         >>> quad = torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
@@ -100,6 +102,10 @@ def vertex_normals(vertices: Tensor, triangles: Tensor, *, weighting: str = "are
     """
     if weighting not in ("area", "angle"):
         raise ValueError(f'vertex_normals: weighting must be "area" or "angle", got {weighting!r}.')
+    if weighting == "area" and vertices.dtype in (torch.float32, torch.float64):
+        from ..ops.vertex_normals import area_weighted_normals  # not at the top: the ops import this module
+
+        return area_weighted_normals(vertices, triangles)
     area_vectors = triangle_area_vectors(vertices, triangles)
     if weighting == "area":
         per_corner = area_vectors.unsqueeze(-2).expand(*area_vectors.shape[:-1], 3, 3)

@@ -21,6 +21,7 @@ from tests.ops.rows import (
     shade_metallic_roughness,
     texture,
     texture_cube,
+    vertex_normals,
 )
 from tests.ops.rows.base import Contract, Example
 
@@ -44,4 +45,5 @@ CONTRACTS = [
     texture_cube.contract(),
     cube_from_lat_long.contract(),
     prefilter_environment.contract(),
+    vertex_normals.contract(),
 ]
