@@ -2,8 +2,9 @@
 // of those that show in the pixels around: an irregular z-buffer with one sample per piece.
 //
 //   hidden   a triangle that is none of the edge's contains the middle m and is nearer there than the edge
-//   behind   of the triangles that contain m + 1e-6 n (n points away from the edge's triangles) the nearest one, of
-//            several in one place the lowest
+//   behind   of the triangles that contain m + 1e-9 n (n points away from the edge's triangles) the nearest one, of
+//            several in one place the lowest. The step is far above rounding, and no longer than the shortest piece:
+//            where a corner lies on a pixel's centre, pieces of 1e-7 pixels hide as much as long ones do.
 // The pieces are found as before, so that those which the window knows to be hidden never come here. The CPU sorts them
 // by pixel, then every triangle looks for the pieces in the pixels of its box (segments_lists.h). On the GPU every
 // piece looks for triangles (segments_tree.h).
@@ -17,7 +18,7 @@ namespace diffrender {
 // What is asked about one piece, and what was found.
 struct ExactQuery {
   double z;             // depth of the edge at m
-  Vec2<double> beyond;  // m + 1e-6 n, relative to the pixel's centre
+  Vec2<double> beyond;  // m + 1e-9 n, relative to the pixel's centre
   uint64_t depth;       // smallest so far, as depth_key
   uint32_t back;        // triangle of that depth
   uint8_t hidden;
@@ -44,7 +45,7 @@ DR_HD_CALL ExactQuery make_query(const SegmentMesh& in, const EdgePiece& piece, 
     const double t = (x * dx + y * dy) / (dx * dx + dy * dy);
     const Vec2<double> n = segment->outward();
     query.z = segment->start.z + t * (segment->stop.z - segment->start.z);
-    query.beyond = {piece.x + 1e-6 * n.x, piece.y + 1e-6 * n.y};
+    query.beyond = {piece.x + kShortest * n.x, piece.y + kShortest * n.y};
   } else if (in.face(item, piece.first, centre, &face)) {
     query.z = face.depth.at({piece.x, piece.y});
   }

@@ -134,8 +134,11 @@ struct PieceFinder {
           t1 = t < t1 ? t : t1;
         }
       }
-      if (!((t1 - t0) * cell.length > kShortest)) continue;
+      const double common = (t1 - t0) * cell.length;
+      if (!(common >= -kShortest)) continue;
       if (t0 > 0) cuts[n++] = t0;
+      // Only a corner touches the segment. It hides none of it, but a middle that lies there would seem to be hidden.
+      if (!(common > kShortest)) continue;
       if (t1 < 1) cuts[n++] = t1;
       const double a = cell.z - face.depth.at(cell.p), b = cell.z + cell.step_z - face.depth.at(end);
       if ((a < 0 && b > 0) || (a > 0 && b < 0)) {

@@ -457,6 +457,16 @@ def test_culled_faces_have_no_edges():
     assert grad.abs().max() > 0.1
 
 
+def test_corner_that_touches_the_middle_of_an_edge_hides_nothing():
+    """The corner of a near triangle lies on the edge of a far one, where the edge is halfway through a pixel."""
+    far, near = [(4.0, 4.0), (20.25, 2.0), (20.25, 15.0)], [(20.25, 8.5), (29.25, 11.5), (26.25, 20.5)]
+    positions = in_pixels(far + near, (24, 32), z=[0.5] * 3 + [0.1] * 3)
+    triangles = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    for visibility in ("window", "exact"):
+        image = picture(positions, triangles, (24, 32), [1.0, 0.0], visibility=visibility)
+        close(image[6:11, 20], [0.25] * 5)
+
+
 # --- visibility "exact" -----------------------------------------------------------------------------
 
 

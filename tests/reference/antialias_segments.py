@@ -10,7 +10,7 @@ Points that the definition leaves open, as decided here:
     edge there if it is nearer, and is not behind it otherwise. Depths closer than 1e-9 are equal; pieces shorter than
     1e-9 pixels are left out.
   * The nearest sample on the outer side stands for what is behind only if its surface goes on to the edge.
-  * Visibility "exact" asks all triangles what hides the middle of a piece, and those that contain the point 1e-6 pixels
+  * Visibility "exact" asks all triangles what hides the middle of a piece, and those that contain the point 1e-9 pixels
     further out what is behind: no sample stands for anything then. Parts beyond the near and far planes do not count.
   * Edges are cut by the view volume, the sides of the frame included.
   * The pixel nearest to a point m of an edge is the one nearest to m + 1e-6 towards the side that is looked for
@@ -326,7 +326,7 @@ def make_piece(scene, edge, pixel, s0, s1):
     if edge["seam"] >= 0:
         back = edge["seam"]
     elif scene.exact:
-        back = nearest_of_all(scene, m + TO_ITS_SIDE * n, edge["own"])
+        back = nearest_of_all(scene, m + SHORTEST * n, edge["own"])
     elif here:
         back = min(here)[1]
     else:
