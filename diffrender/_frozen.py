@@ -6,7 +6,7 @@ of 256 x 256 pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,7 @@ from .ops.build_mips import PackedMips
 @dataclass
 class _Kept:
     textures: list[Tensor]  # held, so that no other tensor can take their identity
-    versions: list[int]
+    states: list[tuple]
     stream: int
     stack: Tensor
     mips: PackedMips | None
@@ -47,24 +47,38 @@ class FrozenTextures:
         if not _may_keep(textures):
             stack = _stack(textures)
             return stack, PackedMips.of(stack) if with_mips else None
-        key, versions, stream = tuple(names), [texture._version for texture in textures], _stream(textures[0])
+        key, states, stream = tuple(names), [_state(texture) for texture in textures], _stream(textures[0])
         kept = self._kept.get(key)
-        if kept is None or not _is_current(kept, textures, versions, stream):
-            # A texture has moved to another group, or changed: what was made of it is of no use any more.
+        if kept is None or not _is_current(kept, textures, states, stream):
+            # A texture has moved to another group, or changed: what was made of it goes before the new takes its place.
+            # The dictionary is replaced, never changed: another thread may walk over it.
             self._kept = {names: old for names, old in self._kept.items() if not set(names) & set(key)}
-            kept = self._kept[key] = _Kept(textures, versions, stream, _stack(textures), None)
+            kept = None
+            kept = _Kept(textures, states, stream, _stack(textures), None)
+            self._kept = {**self._kept, key: kept}
         if with_mips and kept.mips is None:
             kept.mips = PackedMips.of(kept.stack)
         return kept.stack, kept.mips
+
+    def keep_only(self, groups: Collection[tuple[str, ...]]) -> None:
+        """Lets go of all other groups: their textures are constants now, or trained."""
+        if torch.compiler.is_compiling() or all(key in groups for key in self._kept):
+            return
+        self._kept = {key: kept for key, kept in self._kept.items() if key in groups}
 
 
 def _stack(textures: list[Tensor]) -> Tensor:
     return textures[0] if len(textures) == 1 else torch.cat(textures, -1)
 
 
-def _is_current(kept: _Kept, textures: list[Tensor], versions: list[int], stream: int) -> bool:
+def _state(texture: Tensor) -> tuple:
+    """What changes with the values: a count of changes in place; where `.data` was assigned (Module.to), the rest."""
+    return texture._version, texture.data_ptr(), texture.shape, texture.stride(), texture.dtype, texture.device
+
+
+def _is_current(kept: _Kept, textures: list[Tensor], states: list[tuple], stream: int) -> bool:
     same = all(a is b for a, b in zip(kept.textures, textures, strict=True))
-    return same and kept.versions == versions and kept.stream == stream
+    return same and kept.states == states and kept.stream == stream
 
 
 def _stream(texture: Tensor) -> int:

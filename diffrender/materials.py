@@ -230,8 +230,10 @@ class Material:
             has none.
         Memory: textures of one size are read together; what is kept is what `dr.texture` keeps. Of textures that
             require no gradient, the material also keeps the stack of those of one size and its mips (for a single one
-            only the mips) for the next call. They are made anew when a texture is replaced or changed in place;
-            changes that torch does not see, through `.data` or a NumPy array of the same memory, do not count.
+            only the mips) for the next call. They are made anew when a texture is replaced or changed in place, and
+            let go when it becomes a constant or is trained. Changes that torch does not count are not seen: in place
+            through `.data`, a NumPy array of the same memory, or by a fused optimizer or collective call while
+            the texture requires no gradient here.
 
         Raises:
             ValueError: no texcoords although a property is a texture.
@@ -270,6 +272,7 @@ class Material:
         if groups and texcoords is None:
             names = ", ".join(name for group in groups.values() for name in group)
             _checks.fail(ValueError, "Material.evaluate", "texcoords", f"be given for the textures {names}", "None")
+        self._frozen.keep_only([tuple(names) for key, names in groups.items() if not key[1]])
         for names in groups.values():
             assert texcoords is not None
             textures = [getattr(self, name) for name in names]

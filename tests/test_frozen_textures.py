@@ -2,11 +2,13 @@
 
 import copy
 import io
+import weakref
 
 import pytest
 import torch
 
 import diffrender as dr
+from diffrender import _frozen
 from diffrender.ops import build_mips
 
 
@@ -38,7 +40,7 @@ def builds(monkeypatch):
 
 def values(material, lookups):
     sample = material.evaluate(*lookups)
-    return torch.cat([sample.albedo, sample.roughness], -1)
+    return torch.cat([sample.albedo, sample.roughness.expand(*sample.albedo.shape[:-1], 1)], -1)
 
 
 def test_second_picture_uses_the_mips_of_the_first_and_has_the_same_bits(maps, lookups, builds):
@@ -98,6 +100,55 @@ def test_a_texture_that_is_trained_from_now_on_gets_its_gradient(maps, lookups, 
     assert ours.abs().max() > 0
     # Nothing of the trained texture is kept.
     assert set(material._frozen._kept) == {("roughness",)}
+
+
+def test_nothing_is_kept_of_a_texture_that_is_trained_or_no_longer_there(maps, lookups):
+    material = dr.Material(maps["albedo"])
+    for change in (lambda: material.albedo.requires_grad_(), lambda: setattr(material, "albedo", torch.rand(3))):
+        material.evaluate(*lookups)
+        mips = weakref.ref(material._frozen._kept[("albedo",)].mips.values)
+        change()
+        material.evaluate(*lookups)
+        assert material._frozen._kept == {}
+        assert mips() is None
+        material.albedo = maps["albedo"].detach().clone()
+
+
+def test_steps_of_a_fused_optimizer_are_seen_afterwards(maps, lookups):
+    """They leave no trace in torch's count of changes."""
+    material = dr.Material(maps["albedo"])
+    material.evaluate(*lookups)
+    texture = material.albedo.requires_grad_()
+    optimizer = torch.optim.Adam([texture], 0.1, fused=True)
+    material.evaluate(*lookups).albedo.square().sum().backward()
+    optimizer.step()
+    texture.requires_grad_(False)
+    assert torch.equal(material.evaluate(*lookups).albedo, dr.Material(texture.clone()).evaluate(*lookups).albedo)
+
+
+@pytest.mark.parametrize("names", [("albedo",), ("albedo", "roughness")])
+def test_assignments_to_data_are_seen(maps, lookups, names):
+    """What Module.to and vector_to_parameters do: the same tensor, but other memory, size or type."""
+    maps = {name: torch.nn.Parameter(maps[name], requires_grad=False) for name in names}
+    material = dr.Material(**maps)
+    for change in (lambda t: 1 - t, lambda t: t[:8], lambda t: t.double()):
+        material.evaluate(*lookups)
+        for texture in maps.values():
+            texture.data = change(texture.data)
+        inputs = [t.to(maps["albedo"].dtype) for t in lookups]
+        fresh = dr.Material(**{name: texture.detach().clone() for name, texture in maps.items()})
+        assert torch.equal(values(material, inputs), values(fresh, inputs))
+
+
+def test_old_stack_goes_before_the_new_one_is_made(maps, lookups, monkeypatch):
+    material = dr.Material(**maps)
+    values(material, lookups)
+    stack = weakref.ref(material._frozen._kept[("albedo", "roughness")].stack)
+    seen, make = [], _frozen._stack
+    monkeypatch.setattr(_frozen, "_stack", lambda textures: seen.append(stack()) or make(textures))
+    material.albedo = 1 - maps["albedo"]
+    values(material, lookups)
+    assert seen == [None]
 
 
 def test_copies_and_files_leave_it_behind(maps, lookups):
