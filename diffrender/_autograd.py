@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch.autograd import forward_ad
 
 # Scatter algorithms of the kernels (csrc/core/launch.h).
 SCATTER_NATIVE, SCATTER_FIXED_POINT = 0, 1
@@ -75,8 +76,10 @@ def _with_forward_mode(function: Any) -> Any:
         inputs = _opened(inputs)
         function.setup_context(ctx, inputs, output)
         outputs = output if isinstance(output, tuple) else (output,)
-        # Held during the forward pass only; torch lets go of them before it returns.
-        ctx.save_for_forward(*(x if isinstance(x, torch.Tensor) else None for x in (*inputs, *outputs)))
+        # Held during the forward pass only; torch lets go of them before it returns. Only where a tangent can come:
+        # under vmap torch remembers the batch axes of what was saved last, for either mode.
+        if _is_forward_level():
+            ctx.save_for_forward(*(x if isinstance(x, torch.Tensor) else None for x in (*inputs, *outputs)))
         ctx.constants = [None if isinstance(x, torch.Tensor) else x for x in inputs]
         ctx.is_tuple = isinstance(output, tuple)
         # Missing tangents shall be None, since work on zeros is not free; so are missing cotangents then.
@@ -93,7 +96,8 @@ def _with_forward_mode(function: Any) -> Any:
 
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         rule = getattr(function, "tangents", None)
-        if rule is None:
+        # torch calls this with forward mode switched off: in two levels of it, the outer one would silently get zeros.
+        if rule is None or _transforms().count(_functorch.TransformType.Jvp) > 1:
             no_forward_mode(function.__module__.rpartition(".")[2].lstrip("_"))
         count = len(ctx.constants)
         saved = ctx.saved_tensors
@@ -104,6 +108,25 @@ def _with_forward_mode(function: Any) -> Any:
     own = {"forward": forward, "setup_context": setup_context, "backward": backward, "jvp": jvp}
     methods = {name: staticmethod(method) for name, method in own.items()}
     return type(function.__name__, (function,), {**methods, "__module__": function.__module__})
+
+
+def _transforms() -> list[Any]:
+    """Kinds of the torch.func transforms at work, from the outermost to the one that looks at the Function now."""
+    return [interpreter.key() for interpreter in _functorch.get_interpreter_stack() or ()]
+
+
+def _is_forward_level() -> bool:
+    """Whether what looks at the Function now is forward mode; vmap only passes on what is around it."""
+    around = [kind for kind in _transforms() if kind != _functorch.TransformType.Vmap]
+    return around[-1] == _functorch.TransformType.Jvp if around else forward_ad._current_level >= 0
+
+
+def nests_forward_mode() -> bool:
+    """Whether forward mode of torch.func is at work inside or outside of another derivative, as in its hessian."""
+    if torch.compiler.is_compiling():
+        return False
+    derivatives = [kind for kind in _transforms() if kind != _functorch.TransformType.Vmap]
+    return len(derivatives) > 1 and _functorch.TransformType.Jvp in derivatives
 
 
 def no_forward_mode(op: str) -> NoReturn:

@@ -379,3 +379,12 @@ def test_an_occlusion_that_starts_at_one_is_trained():
     covered = dr.Renderer(SIZE, edges=None, outputs="mask")(MESH, CAMERA.moved(poses(1)[0])).mask
     (grad,) = torch.autograd.grad((with_it * covered).sum(), occlusion)
     assert grad.item() == pytest.approx(float((ambient_share * covered).sum()), rel=1e-10)
+
+
+def test_forward_mode_of_forward_mode_is_refused():
+    """torch would give zeros: it calls the rule of a Function with forward mode switched off."""
+    pixels, texture = torch.rand(1, 2, 3, 2, dtype=torch.float64), torch.rand(4, 4, 1, dtype=torch.float64)
+    read = lambda x: dr.texture(texture, x).square().sum()  # noqa: E731
+    slope = lambda x: torch.func.jvp(read, (x,), (torch.ones_like(x),))[1]  # noqa: E731
+    with pytest.raises(NotImplementedError, match="texture: this derivative is not implemented in forward mode"):
+        torch.func.jvp(slope, (pixels,), (torch.ones_like(pixels),))

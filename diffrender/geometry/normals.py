@@ -10,6 +10,8 @@ Not handled: normals that are smooth across vertices which merely lie at the sam
 import torch
 from torch import Tensor
 
+from .._autograd import nests_forward_mode
+
 
 def safe_normalize(vectors: Tensor, dim: int = -1) -> Tensor:
     """Divides vectors by their length; the zero vector stays zero.
@@ -90,7 +92,8 @@ def vertex_normals(vertices: Tensor, triangles: Tensor, *, weighting: str = "are
     Gradients:
         To vertices, exact, at any order; zero where the normal is zero, and degenerate triangles neither give nor
         receive any.
-    Memory: weighted by area, kernels save the vertices and 16 bytes for each (float32).
+    Memory: weighted by area, kernels save the vertices and 16 bytes for each (float32). In torch.func.hessian, and
+        wherever else forward mode is not alone, it is plain torch, which takes longer and saves more.
 
     Raises:
         ValueError: on an unknown weighting, or (by area, on the CPU) an index outside of the vertices.
@@ -102,7 +105,7 @@ def vertex_normals(vertices: Tensor, triangles: Tensor, *, weighting: str = "are
     """
     if weighting not in ("area", "angle"):
         raise ValueError(f'vertex_normals: weighting must be "area" or "angle", got {weighting!r}.')
-    if weighting == "area" and vertices.dtype in (torch.float32, torch.float64):
+    if weighting == "area" and vertices.dtype in (torch.float32, torch.float64) and not nests_forward_mode():
         from ..ops.vertex_normals import area_weighted_normals  # not at the top: the ops import this module
 
         return area_weighted_normals(vertices, triangles)

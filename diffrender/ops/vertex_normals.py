@@ -19,6 +19,11 @@ from ..geometry import normals as plain
 
 def area_weighted_normals(vertices: torch.Tensor, triangles: torch.Tensor) -> torch.Tensor:
     """See `diffrender.geometry.vertex_normals`; vertices (..., V, 3) in float32 or float64."""
+    if vertices.dim() < 2 or vertices.shape[-1] != 3:
+        expected = "have shape (V, 3) or (B, V, 3)"
+        _checks.fail(ValueError, "vertex_normals", "vertices", expected, _checks.shape_text(vertices))
+    if triangles.dim() != 2 or triangles.shape[1] != 3:
+        _checks.fail(ValueError, "vertex_normals", "triangles", "have shape (T, 3)", _checks.shape_text(triangles))
     _checks.check_vertex_range("vertex_normals", triangles, int(vertices.shape[-2]), "the mesh")
     batched = vertices[None] if vertices.dim() == 2 else vertices.flatten(0, -3)
     return apply(_VertexNormals, batched, triangles.int())[0].reshape(vertices.shape)

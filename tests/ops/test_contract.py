@@ -192,6 +192,12 @@ def test_vmap_of_grad_equals_a_loop(contract: Contract, example: Example):
         for value, truth in zip(batched, grad(*[v[i] for v in varied]), strict=True):
             torch.testing.assert_close(value[i], truth, rtol=1e-12, atol=1e-12)
 
+    # The other way round, by autograd: backward() of what vmap returned.
+    leaves = [v.clone().requires_grad_() for v in varied]
+    outputs = torch.func.vmap(lambda *args: weighted_sum(example.call(*args), weights))(*leaves)
+    for value, truth in zip(torch.autograd.grad(outputs.sum(), leaves), batched, strict=True):
+        torch.testing.assert_close(value, truth, rtol=1e-12, atol=1e-12)
+
 
 @QUIET
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")

@@ -87,6 +87,22 @@ def test_an_index_that_no_check_has_seen_is_left_out():
     )
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+@pytest.mark.parametrize("inner", ["jacfwd", "jacrev"])
+@pytest.mark.parametrize("outer", ["jacfwd", "jacrev"])
+def test_second_derivatives_in_any_combination_of_modes(outer, inner):
+    sphere = geometry.icosphere(0)
+    vertices = (sphere.vertices + 0.1 * rnd(*sphere.vertices.shape)).double()
+    weights = rnd(*vertices.shape, seed=8, dtype=F64)
+
+    def loss(v):
+        return (weights * geometry.vertex_normals(v, sphere.triangles)).sum() ** 2
+
+    modes = getattr(torch.func, outer), getattr(torch.func, inner)
+    expected = torch.autograd.functional.hessian(loss, vertices)
+    torch.testing.assert_close(modes[0](modes[1](loss))(vertices), expected, rtol=1e-10, atol=1e-10)
+
+
 def test_half_goes_through_the_plain_formula():
     sphere = geometry.icosphere(1)
     half = geometry.vertex_normals(sphere.vertices.bfloat16(), sphere.triangles)

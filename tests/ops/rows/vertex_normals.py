@@ -58,6 +58,15 @@ def bad_calls() -> list[BadCall]:
 
     triangles = torch.tensor([[0, 1, 2]])
     return [
+        bad(
+            "corners", r"vertex_normals: triangles must have shape \(T, 3\), got \(1, 4\)", torch.tensor([[0, 1, 2, 3]])
+        ),
+        BadCall(
+            "flat",
+            lambda: geometry.vertex_normals(vertices[:, :2], triangles),
+            ValueError,
+            r"vertex_normals: vertices must have shape \(V, 3\) or \(B, V, 3\), got \(4, 2\)",
+        ),
         bad("weighting", 'vertex_normals: weighting must be "area" or "angle"', triangles, weighting="volume"),
         bad("index", "vertex_normals: triangles refers to vertex 4 but the mesh has 4 vertices", triangles + 2),
         bad("negative", "vertex_normals: triangles refers to vertex -1 but the mesh has 4 vertices", triangles - 1),
