@@ -211,7 +211,7 @@ DR_HD void accumulate(const Sink<scalar_t>& sink, int64_t index, scalar_t value)
     atomic_add_floating(sink.values + (index - sink.offset), value);
     return;
   }
-  const double magnitude = value < 0 ? -static_cast<double>(value) : static_cast<double>(value);
+  const double magnitude = ::fabs(static_cast<double>(value));  // 0 of -0, whose bits would be the largest of all
   const bool finite = magnitude <= static_cast<double>(kLargest<scalar_t>);
   if (sink.mode == ScatterMode::measure) {
     // Positive doubles order like their bit patterns.

@@ -42,6 +42,15 @@ def test_order_free_sums_are_those_of_the_ordinary_ones():
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e-5, 1e5])
+def test_order_free_sums_scale_with_the_largest_contribution(scale):
+    """Many components of a sphere's cross products are -0, which no other contribution must hide behind."""
+    sphere = geometry.icosphere(1)
+    vertices = sphere.vertices[None].double() * scale
+    expected, sums = (torch.ops.diffrender.vertex_normals(vertices, sphere.triangles, scatter)[1] for scatter in (0, 1))
+    torch.testing.assert_close(sums, expected, rtol=1e-12, atol=1e-14 * scale**2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
 def test_a_vertex_that_is_not_finite_spoils_its_own_triangles_only(dtype, value):
