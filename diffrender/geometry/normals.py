@@ -92,6 +92,9 @@ def vertex_normals(vertices: Tensor, triangles: Tensor, *, weighting: str = "are
     Gradients:
         To vertices, exact, at any order; zero where the normal is zero, and degenerate triangles neither give nor
         receive any.
+    Precision: weighted by area, under deterministic algorithms on CUDA, sums are multiples of 2^-61 times the number of
+        triangles times the largest area of all: of a million triangles, one with edges a hundred thousandth as long as
+        the longest has a normal that is off by about half a percent.
     Memory: weighted by area, kernels save the vertices and 16 bytes for each (float32). In torch.func.hessian, and
         wherever else forward mode is not alone, it is plain torch, which takes longer and saves more.
 
