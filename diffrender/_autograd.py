@@ -129,6 +129,12 @@ def nests_forward_mode() -> bool:
     return len(derivatives) > 1 and _functorch.TransformType.Jvp in derivatives
 
 
+def constant_when_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compiler.assume_constant_result`, which would import the compiler: over a second for everyone."""
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
 def no_forward_mode(op: str) -> NoReturn:
     """For what has no forward mode, and for the forward-mode derivative of a backward pass."""
     raise NotImplementedError(

@@ -50,3 +50,12 @@ def test_command_prints_the_report():
     expected = ["diffrender", "torch", "numpy", "python", "library", "compiled by", "CUDA kernels", "instruction set"]
     assert labels[: len(expected)] == expected
     assert labels.count("operator") == len(info.collect()["operators"])
+
+
+def test_import_leaves_the_compiler_alone():
+    """torch._dynamo takes over a second to import, for people who may never compile anything."""
+    program = "import sys, torch; before = set(sys.modules); import diffrender; print(*(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = run.stdout.split()
+    assert "diffrender.ops.coverage" in loaded
+    assert not [name for name in loaded if name.startswith(("torch._dynamo", "torch._inductor", "sympy"))]

@@ -115,18 +115,14 @@ def coverage(
         >>> dr.composite(red, coverage).shape
         torch.Size([1, 64, 64, 3])
     """
-    return _coverage_with_driver(
-        clip_positions,
-        triangles,  # pyright: ignore[reportCallIssue]
-        resolution,
-        ranges,
-        cull,
-        merge_adjacent,
-        driver=_DRIVER_NATIVE,
-    )
+    if torch.compiler.is_compiling():
+        from ._coverage_compiled import coverage_outside as make  # imports the compiler, which is there by now
+    else:
+        make = _coverage_with_driver
+    arguments = (clip_positions, triangles, resolution, ranges, cull, merge_adjacent)
+    return make(*arguments, driver=_DRIVER_NATIVE)  # pyright: ignore[reportCallIssue]
 
 
-@torch.compiler.disable
 def _coverage_with_driver(
     clip_positions: torch.Tensor,
     triangles: torch.Tensor,

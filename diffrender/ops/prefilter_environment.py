@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._autograd import apply, register_fake, register_vmap, scatter_algorithm
+from .._autograd import apply, constant_when_compiled, register_fake, register_vmap, scatter_algorithm
 from .._constants import table
 from ._cube import cube_texels, halve_sums
 
@@ -123,7 +123,7 @@ def _energies(environment: Tensor) -> _Energies:
     return _Energies(torch.cat([level.flatten(1, 3) for level in levels], 1), nodes, size, len(levels))
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _nodes(size: int) -> Tensor:
     """(N / 6, 4) float64: all levels of a face, unit directions in its frame and solid angles."""
     levels = [cube_texels(size)[1][None, ..., None]]

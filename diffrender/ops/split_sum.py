@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._autograd import apply, no_second_derivative, product_of_channels
+from .._autograd import apply, constant_when_compiled, no_second_derivative, product_of_channels
 from .._constants import table
 
 _TABLE_SIZE = 64
@@ -119,7 +119,7 @@ class _BicubicBackward(torch.autograd.Function):
         no_second_derivative("split_sum")
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _padded_table() -> Tensor:
     return _refined(_TABLE_SIZE)
 
