@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Surface:
         lights: what lights the surface; None: colors are shown as they are.
         tangents: of the mesh's vertices with their rows; None: made when they are needed.
         materials: the mesh's. What alpha mode "MASK" keeps is opaque: they hold "OPAQUE" instead.
-        cutouts: by its place in the list, of each material of alpha mode "MASK", what decides that.
+        cutouts: by its place in the list, of each material of alpha mode "MASK", what decides that: its alpha.
     """
 
     mesh: Mesh
@@ -52,7 +52,7 @@ class Surface:
     def __post_init__(self) -> None:
         materials = [_material_of(material) for material in self.mesh.materials]
         masked = {k: material for k, material in enumerate(materials) if material.alpha_mode == "MASK"}
-        self.materials = [m.replace(alpha_mode="OPAQUE") if k in masked else m for k, m in enumerate(materials)]
+        self.materials = [_without_mask(m) if k in masked else m for k, m in enumerate(materials)]
         self.cutouts = {k: _alpha_alone(material) for k, material in masked.items()}
 
     @property
@@ -91,18 +91,29 @@ class Surface:
         texcoords = slopes = None
         if self.needs_derivatives_of_cutouts():
             texcoords, slopes = self._texcoords(fragments, with_derivatives=True)
+        colors = self.mesh.colors
+        factor = None
+        if colors is not None and colors.shape[-1] == 4:
+            factor = interpolate(colors[..., 3:].detach(), self.mesh.triangles, fragments)
         if len(self.materials) == 1:
-            alpha = _over(self.cutouts[0].evaluate(texcoords, slopes).alpha)
-            return (ids >= 0) & (alpha[..., 0] == 0)
+            return (ids >= 0) & ~self._passes(0, texcoords, slopes, factor)
         materials = self._material_id(ids)
         result = torch.zeros_like(ids, dtype=torch.bool)
-        for k, material in self.cutouts.items():
+        for k in self.cutouts:
             chosen = materials == k
-            own = [None if t is None else t[chosen][None, None] for t in (texcoords, slopes)]
-            alpha = material.evaluate(own[0], own[1]).alpha
-            row = (alpha[0, 0] if alpha.dim() == 4 else alpha)[..., 0] == 0
-            result = result.index_put((chosen,), row.expand(int(chosen.sum())))
+            own = [None if t is None else t[chosen][None, None] for t in (texcoords, slopes, factor)]
+            passes = self._passes(k, *own)
+            if passes.dim() == 3 and passes.shape[0] > 1:
+                _fail_of_batched("alpha")
+            row = passes[0, 0] if passes.dim() == 3 else passes
+            result = result.index_put((chosen,), ~row.expand(int(chosen.sum())))
         return result
+
+    def _passes(self, k: int, texcoords: Tensor | None, slopes: Tensor | None, factor: Tensor | None) -> Tensor:
+        """Where alpha, the vertices' included, reaches the cutoff: (B, H, W), or of constants () or (B, 1, 1)."""
+        material = self.cutouts[k]
+        alpha = _over(material.evaluate(texcoords, slopes).alpha)
+        return ((alpha if factor is None else alpha * factor) >= material.alpha_cutoff)[..., 0]
 
     def images(self, fragments: Fragments | Coverage, outputs: Sequence[str]) -> dict[str, Tensor]:
         """The float outputs at the pixel centres, zero on background; and "opacity" if the materials have any."""
@@ -130,7 +141,8 @@ class Surface:
             if "texcoord" in outputs:
                 images["texcoord"] = texcoords
         colors = None
-        if mesh.colors is not None and not {"color", "albedo"}.isdisjoint(outputs):
+        has_alpha = self.is_transparent and mesh.colors is not None and mesh.colors.shape[-1] == 4
+        if mesh.colors is not None and (has_alpha or not {"color", "albedo"}.isdisjoint(outputs)):
             colors = interpolate(mesh.colors, mesh.triangles, fragments)
         properties = self._properties(fragments, texcoords, slopes) if self._needs_material(outputs) else {}
         albedo = _product(colors, properties.get("albedo"))
@@ -146,8 +158,21 @@ class Surface:
             else:
                 images["color"] = _picture(albedo, mask, mesh.dtype)
         if self.is_transparent:
-            images["opacity"] = _picture(properties["alpha"], mask, mesh.dtype, channels=1)
+            opacity = _picture(properties["alpha"], mask, mesh.dtype, channels=1)
+            if has_alpha:
+                assert colors is not None
+                # Alpha of an opaque material is 1, whatever the vertices say.
+                opacity = opacity * self._where_blended(fragments, colors[..., 3:])
+            images["opacity"] = opacity
         return images
+
+    def _where_blended(self, fragments: Fragments | Coverage, alpha: Tensor) -> Tensor:
+        """Alpha at pixels whose material is of alpha mode "BLEND", 1 elsewhere."""
+        if len(self.materials) == 1:
+            return alpha
+        modes = [material.alpha_mode == "BLEND" for material in self.materials]
+        blends = torch.tensor([*modes, False], device=alpha.device)[self._material_id(_ids(fragments))]
+        return torch.where(blends.unsqueeze(-1), alpha, 1)
 
     def _texcoords(self, fragments: Fragments | Coverage, with_derivatives: bool) -> tuple[Tensor, Tensor | None]:
         mesh = self.mesh
@@ -182,8 +207,7 @@ class Surface:
             own = [None if t is None else t[chosen][None, None] for t in (texcoords, slopes)]
             for name, value in _evaluate(material, own[0], own[1], with_normal).items():
                 if value.dim() == 2 or (value.dim() == 4 and value.shape[0] > 1):
-                    expected = "hold materials that the batch shares where there are several"
-                    _checks.fail(ValueError, "Renderer", "mesh", expected, f"a batched {name}")
+                    _fail_of_batched(name)
                 rows = (value[0, 0] if value.dim() == 4 else value).to(self.mesh.dtype)
                 channels = rows.shape[-1]
                 if name not in pictures:
@@ -268,12 +292,30 @@ def _material_of(material: Any) -> Material:
     return material
 
 
+def _fail_of_batched(name: str) -> NoReturn:
+    expected = "hold materials that the batch shares where there are several"
+    _checks.fail(ValueError, "Renderer", "mesh", expected, f"a batched {name}")
+
+
+def _without_mask(material: Material) -> Material:
+    """A material of alpha mode "MASK" where it is kept."""
+    opaque = material.replace(alpha_mode="OPAQUE")
+    opaque._frozen = material._frozen  # the next picture finds what is kept of frozen textures there
+    return opaque
+
+
 def _alpha_alone(material: Material) -> Material:
-    """A material with the alpha of another and nothing else, cut off from autograd."""
-    return Material(
-        material.albedo.detach(), albedo_factor=material.albedo_factor.detach(), alpha_mode=material.alpha_mode,
-        alpha_cutoff=material.alpha_cutoff, wrap=material.wrap,
+    """A material with the alpha of another and nothing else, cut off from autograd, without the step of "MASK"."""
+    albedo = material.albedo.detach() if material.albedo.requires_grad else material.albedo
+    alone = Material(
+        albedo, albedo_factor=material.albedo_factor.detach(), alpha_mode="BLEND", alpha_cutoff=material.alpha_cutoff,
+        wrap=material.wrap,
     )  # fmt: skip
+    if albedo is material.albedo:
+        alone._frozen = material._frozen_alpha
+    else:
+        material._frozen_alpha.keep_only(())  # nothing of what is trained
+    return alone
 
 
 def _is_textured(material: Material) -> bool:
@@ -303,7 +345,7 @@ def _over(value: Tensor) -> Tensor:
 
 
 def _product(colors: Tensor | None, albedo: Tensor | None) -> Tensor | None:
-    """Vertex colors times base color; None is white. Alpha among the vertex colors is left alone."""
+    """Vertex colors times base color; None is white. Alpha among the vertex colors is no part of the product."""
     if colors is None or albedo is None:
         return albedo if colors is None else colors
     return colors[..., :3] * _over(albedo) if colors.shape[-1] in (3, 4) else colors * _over(albedo)

@@ -134,6 +134,7 @@ class Material:
         for name, value in values.items():
             setattr(self, name, _as_tensor(name, value, like))
         self._frozen = FrozenTextures()
+        self._frozen_alpha = FrozenTextures()  # for lookups of alpha alone, which decide what "MASK" discards
         # Known without a look at values, which would not be traced and would wait for the GPU.
         self._open = None if isinstance(occlusion, Tensor) or occlusion != 1 else self.occlusion
         _checks.check_choice("Material", "alpha_mode", alpha_mode, ALPHA_MODES)
@@ -290,7 +291,7 @@ class Material:
 
     def _apply_alpha_mode(self, alpha: Tensor | None, color: Tensor) -> Tensor:
         if alpha is None or self.alpha_mode == "OPAQUE":
-            return color.new_ones(1)
+            alpha = color.new_ones(1)
         return (alpha >= self.alpha_cutoff).to(alpha.dtype) if self.alpha_mode == "MASK" else alpha
 
     @property

@@ -157,7 +157,7 @@ class Renderer:
         Args:
             mesh: vertices (V, 3) or (B, V, 3), or a list of B meshes (V_b, 3), which are packed without padding and
                 each seen by its own camera. Its color is the material's base color times the vertex colors, white
-                without either.
+                without either; their alpha counts where the material's does.
             camera: one camera or B of them, of the renderer's resolution.
             lights: what lights the surfaces (glTF's metallic-roughness model; without a material rough and white). None
                 shows the colors as they are.

@@ -30,7 +30,8 @@ class Mesh:
         tangents: (N, 4) or (B, N, 4) unit tangents and sides for normal maps, those that a file's maps were baked for;
             default: those of the texcoords, see `vertex_tangents`.
         tangent_triangles: (T, 3) indices of tangents; default: `triangles`.
-        colors: (V, C) or (B, V, C) linear values per vertex.
+        colors: (V, C) or (B, V, C) linear values per vertex. The fourth of four is alpha, which multiplies that of
+            materials of alpha mode "BLEND" and "MASK".
         material: what the surface is made of: one for all triangles, or a list of them chosen by `material_ids`. The
             mesh only carries it.
         material_ids: (T,) integer places in the list of materials, kept as int32; default: 0 for all triangles.

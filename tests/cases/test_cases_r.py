@@ -198,7 +198,7 @@ def state(value):
     """What an object consists of, without what it keeps to save work."""
     if isinstance(value, torch.nn.Module):
         return dict(value.state_dict())
-    return {name: part for name, part in vars(value).items() if name not in ("_cache", "_frozen")}
+    return {name: part for name, part in vars(value).items() if name not in ("_cache", "_frozen", "_frozen_alpha")}
 
 
 def objects():
