@@ -60,10 +60,28 @@ std::tuple<Tensor, Tensor, Tensor> coverage_setup(const Tensor& clip_positions, 
   return {boxes, records, blocks};
 }
 
-// All fragments on the CPU: triangle, weight, barycentrics, depth, pixel, offsets, kinds, length of the longest list.
+// How many fragments there are, how many candidates, and how many of those the pixel with most has.
+struct ListSizes {
+  int64_t fragments, candidates, longest;
+};
+
+void check_capacity(const ListSizes& found, const ListSizes& room) {
+  const auto check = [](int64_t needed, int64_t given, const char* what) {
+    if (needed <= given) return;
+    const std::string numbers = std::to_string(needed) + what + ", got " + std::to_string(given);
+    throw std::runtime_error("coverage: capacity must be at least " + numbers + ".");
+  };
+  check(found.candidates, room.candidates, " candidates");
+  check(found.longest, room.longest, " candidates in one pixel");
+  check(found.fragments, room.fragments, " fragments");
+}
+
+// All fragments on the CPU: triangle, weight, barycentrics, depth, pixel, offsets, kinds; and ListSizes (3).
+// With a capacity the lists have that length, and more than it, of candidates too, is an error; without one it is -1.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_fragments(
     const Tensor& clip_positions, const Tensor& triangle_indices, const std::optional<Tensor>& item_ranges,
-    int64_t height, int64_t width, int64_t cull, bool merge, bool is_double) {
+    int64_t height, int64_t width, int64_t cull, bool merge, bool is_double, int64_t capacity,
+    int64_t candidate_capacity, int64_t pixel_capacity) {
   DR_CHECK(!clip_positions.is_cuda(), "coverage_fragments: on CUDA the lists have to be made one by one");
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   const auto [boxes, records, blocks] = coverage_setup(positions, triangles, item_ranges, height, width, cull);
@@ -87,12 +105,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cover
     }
   });
   std::vector<int64_t> first(tasks + 1, 0);
-  int64_t longest = 0;
+  ListSizes sizes = {0, 0, 0};
   for (int64_t i = 0; i < tasks; ++i) {
     first[i + 1] = first[i] + found[i].count;
-    longest = std::max(longest, found[i].longest);
+    sizes.candidates += found[i].capacity;
+    sizes.longest = std::max(sizes.longest, found[i].longest);
   }
-  const int64_t total = first[tasks], float_bytes = is_double ? 8 : 4;
+  sizes.fragments = first[tasks];
+  const bool is_limited = capacity >= 0;
+  if (is_limited) check_capacity(sizes, {capacity, candidate_capacity, pixel_capacity});
+  const int64_t total = is_limited ? capacity : first[tasks], float_bytes = is_double ? 8 : 4;
   const ScalarType type = is_double ? ScalarType::Double : ScalarType::Float;
   const Tensor triangle_id = new_empty(triangles, {total}, ScalarType::Int);
   const Tensor weight = new_empty(positions, {total}, type), depth = new_empty(positions, {total}, type);
@@ -100,8 +122,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cover
                kinds = new_empty(boxes, {total}, ScalarType::Byte);
   const Tensor pixel = new_empty(boxes, {total}, ScalarType::Long);
   const Tensor offsets = new_zeros(boxes, {batch * pixels + 1}, ScalarType::Long);
-  const Tensor longest_list = new_empty(boxes, {1}, ScalarType::Long);
-  *mutable_data<int64_t>(longest_list) = longest;
+  const Tensor numbers = new_empty(boxes, {3}, ScalarType::Long);
+  *static_cast<ListSizes*>(numbers.mutable_data_ptr()) = sizes;
   int64_t* const pixel_of = mutable_data<int64_t>(pixel);
   int64_t* const ends = mutable_data<int64_t>(offsets) + 1;
   parallel_tasks(tasks, [&](int64_t i) {
@@ -123,18 +145,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cover
       ends[begin + p] = end;
     }
   });
-  return {triangle_id, weight, barycentrics, depth, pixel, offsets, kinds, longest_list};
+  const int64_t empty = total - first[tasks];
+  if (empty > 0) {
+    const auto fill = [&](const Tensor& of, int value, int64_t bytes) {
+      std::memset(static_cast<uint8_t*>(of.mutable_data_ptr()) + first[tasks] * bytes, value, empty * bytes);
+    };
+    fill(triangle_id, 0xff, 4);  // -1
+    fill(weight, 0, float_bytes);
+    fill(barycentrics, 0, 2 * float_bytes);
+    fill(kinds, 0, 1);
+    const FloatOutput depths = {depth.mutable_data_ptr(), is_double};
+    for (int64_t k = first[tasks]; k < total; ++k) {
+      depths.set(k, 1);
+      pixel_of[k] = std::max<int64_t>(batch * pixels - 1, 0);
+    }
+  }
+  return {triangle_id, weight, barycentrics, depth, pixel, offsets, kinds, numbers};
 }
 
 // Adds 1 to counts[pixel] for every triangle that touches it, and where there is a list to fill, writes the triangle to
 // list[counts[pixel]] first.
 void add_candidates(const Tensor& boxes, const Tensor& records, const Tensor& block_offsets, const Tensor& counts,
-                    int32_t* list, int64_t height, int64_t width) {
+                    int32_t* list, int64_t capacity, int64_t height, int64_t width) {
   const int64_t batch = boxes.size(0), triangles = boxes.size(1);
   const CoverageCandidates kernel{boxes_of(boxes),
                                   records_of(records),
                                   mutable_data<int64_t>(counts),
                                   list,
+                                  capacity,
                                   static_cast<int32_t>(triangles),
                                   static_cast<int32_t>(width),
                                   static_cast<int32_t>(height)};
@@ -148,11 +186,12 @@ Tensor coverage_count(const Tensor& pixel_boxes, const Tensor& triangle_records,
   const DeviceScope device(pixel_boxes);
   const Tensor boxes = as_contiguous(pixel_boxes), records = as_contiguous(triangle_records);
   const Tensor counts = new_zeros(boxes, {boxes.size(0) * height * width}, ScalarType::Long);
-  add_candidates(boxes, records, as_contiguous(blocks), counts, nullptr, height, width);
+  add_candidates(boxes, records, as_contiguous(blocks), counts, nullptr, 0, height, width);
   return counts;
 }
 
-// Candidates of all pixels, each list in ascending order.
+// Candidates of all pixels, each list in ascending order. `total`: the length of all lists, of which there may be
+// fewer; what would come after it is left out, and no offset may be larger.
 Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, const Tensor& blocks,
                      const Tensor& list_offsets, int64_t total, int64_t height, int64_t width) {
   const DeviceScope device(pixel_boxes);
@@ -163,7 +202,7 @@ Tensor coverage_fill(const Tensor& pixel_boxes, const Tensor& triangle_records, 
   const Tensor places = new_empty(boxes, {pixels}, ScalarType::Long);
   const Tensor list = new_empty(boxes, {total}, ScalarType::Int);
   launch_in_order(boxes, pixels, CoveragePlaces{data<int64_t>(offsets), mutable_data<int64_t>(places)});
-  add_candidates(boxes, records, as_contiguous(blocks), places, mutable_data<int32_t>(list), height, width);
+  add_candidates(boxes, records, as_contiguous(blocks), places, mutable_data<int32_t>(list), total, height, width);
   launch_in_order(boxes, pixels, CoverageSort{data<int64_t>(offsets), mutable_data<int32_t>(list)});
   return list;
 }
@@ -222,7 +261,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_clip(
   return {counts, weight, barycentrics, depth, kinds};
 }
 
-// Only the candidates that are seen: triangle, weight, barycentrics, depth, pixel, kind.
+// Only the candidates that are seen: triangle, weight, barycentrics, depth, pixel, kind. `total`: the length of the
+// result; if there are fewer, its end shows nothing, and what would come after it is left out.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(
     const Tensor& list_offsets, const Tensor& candidates, const Tensor& weights, const Tensor& weights_of_corners,
     const Tensor& depths, const Tensor& kinds, const Tensor& fragment_offsets, int64_t total) {
@@ -233,10 +273,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(
   const Tensor triangle_id = new_empty(weight, {total}, ScalarType::Int), pixel = new_empty(offsets, {total});
   const Tensor new_weight = new_empty(weight, {total}), new_depth = new_empty(weight, {total});
   const Tensor new_barycentrics = new_empty(weight, {total, 2}), new_kind = new_empty(kind, {total});
+  const int64_t pixels = offsets.numel() - 1;
   launch_in_order(
-      weight, offsets.numel() - 1,
-      CoverageCompact{data<int64_t>(offsets), data<int32_t>(list), data<double>(weight), data<double>(barycentrics),
-                      data<double>(depth), data<uint8_t>(kind), data<int64_t>(new_offsets),
+      weight, pixels + total,
+      CoverageCompact{pixels, total, data<int64_t>(offsets), data<int32_t>(list), data<double>(weight),
+                      data<double>(barycentrics), data<double>(depth), data<uint8_t>(kind), data<int64_t>(new_offsets),
                       mutable_data<int32_t>(triangle_id), mutable_data<double>(new_weight),
                       mutable_data<double>(new_barycentrics), mutable_data<double>(new_depth),
                       mutable_data<int64_t>(pixel), mutable_data<uint8_t>(new_kind)});
@@ -324,7 +365,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "-> (Tensor, Tensor, Tensor)");
   m.def(
       "coverage_fragments(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull, "
-      "bool merge, bool is_double) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "bool merge, bool is_double, int capacity, int candidate_capacity, "
+      "int pixel_capacity) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
+      "Tensor, Tensor, Tensor)");
   m.def("coverage_count(Tensor boxes, Tensor records, Tensor block_offsets, int height, int width) -> Tensor");
   m.def(
       "coverage_fill(Tensor boxes, Tensor records, Tensor block_offsets, Tensor offsets, int total, "

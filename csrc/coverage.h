@@ -95,8 +95,10 @@ struct CoverageForward {
   }
 };
 
-// The fragments that are seen, without gaps.
+// The fragments that are seen, without gaps. Items are the pixels and behind them the places of the result: those
+// beyond the last fragment are made to show nothing, at the last pixel, so that all stay sorted.
 struct CoverageCompact {
+  int64_t pixels, capacity;
   const int64_t* offsets;      // [P + 1] of the candidates
   const int32_t* candidates;   // [N]
   const double* weight;        // [N]
@@ -104,27 +106,45 @@ struct CoverageCompact {
   const double* depth;         // [N]
   const uint8_t* kind;         // [N] FragmentKind
   const int64_t* new_offsets;  // [P + 1] of the fragments
-  int32_t* new_triangles;      // [M]
-  double* new_weight;          // [M]
-  double* new_barycentrics;    // [M, 2]
-  double* new_depth;           // [M]
-  int64_t* new_pixel;          // [M]
-  uint8_t* new_kind;           // [M]
+  int32_t* new_triangles;      // [capacity]
+  double* new_weight;          // [capacity]
+  double* new_barycentrics;    // [capacity, 2]
+  double* new_depth;           // [capacity]
+  int64_t* new_pixel;          // [capacity]
+  uint8_t* new_kind;           // [capacity]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t p = begin; p < end; ++p) {
-      int64_t place = new_offsets[p];
-      for (int64_t k = offsets[p]; k < offsets[p + 1] && place < new_offsets[p + 1]; ++k) {
-        if (!(weight[k] > 0)) continue;
-        new_triangles[place] = candidates[k];
-        new_weight[place] = weight[k];
-        new_barycentrics[2 * place] = barycentrics[2 * k];
-        new_barycentrics[2 * place + 1] = barycentrics[2 * k + 1];
-        new_depth[place] = depth[k];
-        new_kind[place] = kind[k];
-        new_pixel[place++] = p;
+    for (int64_t i = begin; i < end; ++i) {
+      if (i < pixels) {
+        copy(i);
+      } else if (i - pixels >= new_offsets[pixels]) {
+        leave_empty(i - pixels);
       }
     }
+  }
+
+  DR_HD void copy(int64_t p) const {
+    int64_t place = new_offsets[p];
+    for (int64_t k = offsets[p]; k < offsets[p + 1] && place < new_offsets[p + 1]; ++k) {
+      if (!(weight[k] > 0)) continue;
+      new_triangles[place] = candidates[k];
+      new_weight[place] = weight[k];
+      new_barycentrics[2 * place] = barycentrics[2 * k];
+      new_barycentrics[2 * place + 1] = barycentrics[2 * k + 1];
+      new_depth[place] = depth[k];
+      new_kind[place] = kind[k];
+      new_pixel[place++] = p;
+    }
+  }
+
+  DR_HD void leave_empty(int64_t place) const {
+    new_triangles[place] = -1;
+    new_weight[place] = 0;
+    new_barycentrics[2 * place] = 0;
+    new_barycentrics[2 * place + 1] = 0;
+    new_depth[place] = 1;
+    new_kind[place] = static_cast<uint8_t>(FragmentKind::any);
+    new_pixel[place] = pixels > 0 ? pixels - 1 : 0;
   }
 };
 

@@ -145,15 +145,16 @@ struct CoverageCandidates {
   const PixelBox* boxes;          // [B, T]
   const TriangleRecord* records;  // [B, T]
   int64_t* counts;                // [B, H, W] count: triangles so far; fill: where the next one goes
-  int32_t* candidates;            // [N] or null to count
+  int32_t* candidates;            // [capacity] or null to count
+  int64_t capacity;               // what comes after so many is left out
   int32_t triangle_count, width, height;
 
   DR_HD void add(int64_t item, int32_t triangle, const PixelBox& part) const {
     for_each_touched_run(records[item * triangle_count + triangle], part, [&](int32_t row, int32_t u, int32_t last) {
       const int64_t pixel = (item * height + row) * width;
       for (; u <= last; ++u) {
-        const uint64_t place = atomic_add(reinterpret_cast<uint64_t*>(counts + pixel + u), 1);
-        if (candidates != nullptr) candidates[place] = triangle;
+        const int64_t place = static_cast<int64_t>(atomic_add(reinterpret_cast<uint64_t*>(counts + pixel + u), 1));
+        if (candidates != nullptr && place < capacity) candidates[place] = triangle;
       }
     });
   }

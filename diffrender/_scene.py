@@ -19,6 +19,7 @@ from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.packing import pack_meshes
 from diffrender.lights import EnclosingLight
+from diffrender.ops.coverage import check_room
 from diffrender.ops.rasterize import Fragments
 
 Background = Tensor | float | tuple[float, ...] | list[float] | EnclosingLight
@@ -41,6 +42,7 @@ class RenderResult:
         material_id: (B, H, W) int32 places in the mesh's list of materials, -1 on background; no gradient.
         fragments: what the rasterizer returned; with a distorting camera, of the mesh that `Camera.split_edges` made.
             Only with `recompute=False`: it is what recomputation spares.
+        area_counts, area_capacity: of edges="coverage", those of `Coverage`.
 
     All but color and alpha belong to the nearest surface at the pixel's centre, "BLEND" surfaces included; where alpha
     mode "MASK" leaves nothing of a surface, to what is behind it. Named in `smooth`, they pass through
@@ -59,6 +61,17 @@ class RenderResult:
     triangle_id: Tensor | None = None
     material_id: Tensor | None = None
     fragments: Fragments | None = None
+    area_counts: Tensor | None = None
+    area_capacity: tuple[int, int, int] | None = None
+
+    def check(self) -> RenderResult:
+        """This, if the renderer's `capacity` was enough; waits for the device.
+
+        Raises:
+            RuntimeError: fragments are missing.
+        """
+        check_room(self.area_counts, self.area_capacity)
+        return self
 
 
 @dataclass
@@ -89,6 +102,7 @@ class Frame:
         triangle_ids: (B, H, W) of each layer.
         is_complete: whether all layers are known.
         first_fragments: of the nearest layer, where they are kept.
+        area_counts, area_capacity: of the list of fragments, if there is one.
     """
 
     scene: Scene
@@ -97,6 +111,8 @@ class Frame:
     triangle_ids: list[Tensor] = field(default_factory=list)
     is_complete: bool = False
     first_fragments: Fragments | None = None
+    area_counts: Tensor | None = None
+    area_capacity: tuple[int, int, int] | None = None
 
     def background_image(self, color: Tensor, samples: int) -> Tensor:
         """What lies behind everything, shaped to go with `color` (B, H, W, C) of `samples` x `samples` a pixel."""

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,6 +82,8 @@ class Renderer:
         cull: None draws both sides of triangles; "back" or "front" leaves one out.
         samples: N renders N x N as many pixels and averages them. Outputs without a gradient are those of the sample
             next to the pixel's centre.
+        capacity: of edges="coverage", as in `diffrender.coverage`: with it the call does not wait for the device, and
+            `RenderResult.check` tells whether all fragments found room.
         recompute: True keeps 4 bytes a pixel and layer for the backward pass, the triangle_id, and computes the rest
             again; the gradient is bit for bit that of False. "tiles" also shades the picture in bands of rows, forward
             and backward, so that only one band's intermediate pictures exist at a time; sums over bands round
@@ -111,6 +114,7 @@ class Renderer:
         smooth: tuple[str, ...] = ("color", "alpha"),
         cull: str | None = None,
         samples: int = 1,
+        capacity: int | tuple[int, int, int] | None = None,
         recompute: bool | str = True,
         max_layers: int = 8,
     ):
@@ -120,6 +124,8 @@ class Renderer:
         _checks.check_choice("Renderer", "visibility", visibility, ("window", "exact"))
         if visibility == "exact" and edges != "segments":
             raise ValueError('Renderer: visibility="exact" is an option of edges="segments".')
+        if capacity is not None and edges != "coverage":
+            raise ValueError('Renderer: capacity is an option of edges="coverage".')
         if interior == "flow" and edges == "coverage":
             raise ValueError('Renderer: interior="flow" is for pictures of point samples, not for edges="coverage".')
         for argument, names, known in (("outputs", outputs, _OUTPUTS), ("smooth", smooth, _SMOOTHABLE)):
@@ -141,6 +147,7 @@ class Renderer:
         if recompute not in (True, False, "tiles"):
             _checks.fail(ValueError, "Renderer", "recompute", 'be True, False or "tiles"', repr(recompute))
         self.samples = samples
+        self.capacity = capacity
         self.recompute = recompute
         self.max_layers = max_layers
 
@@ -190,7 +197,10 @@ class Renderer:
             images = {name: _averaged(image, self.samples) for name, image in images.items()}
         centre = self.samples // 2
         triangle_id = first[:, centre :: self.samples, centre :: self.samples]
-        result = RenderResult(**images, fragments=None if self.recompute or self.samples > 1 else frame.first_fragments)
+        result = RenderResult(
+            **dict[str, Any](images), fragments=None if self.recompute or self.samples > 1 else frame.first_fragments
+        )
+        result.area_counts, result.area_capacity = frame.area_counts, frame.area_capacity
         self._add_constants(result, triangle_id, scene)
         return result
 
@@ -241,7 +251,15 @@ class Renderer:
             expected = 'hold opaque materials only with edges="coverage"'
             _checks.fail(ValueError, "Renderer", "mesh", expected, "transparent ones")
         size = (self.height * self.samples, self.width * self.samples)
-        areas = coverage(scene.clip_positions, scene.mesh.triangles, size, ranges=scene.ranges, cull=self.cull)
+        areas = coverage(
+            scene.clip_positions,
+            scene.mesh.triangles,
+            size,
+            ranges=scene.ranges,
+            cull=self.cull,
+            capacity=self.capacity,
+        )
+        frame.area_counts, frame.area_capacity = areas.counts, areas.capacity
         rows = frame.surface.images(areas, names)
         one = areas.weight.new_ones(1, 1, len(areas.weight), 1)
         rows["alpha"] = one

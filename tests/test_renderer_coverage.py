@@ -88,3 +88,24 @@ def test_different_meshes_and_several_cameras_equal_single_calls():
     both = renderer(meshes, camera())
     for k, mesh in enumerate(meshes):
         torch.testing.assert_close(both.color[k : k + 1], renderer(mesh, camera()).color, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_a_capacity_changes_no_picture_and_no_gradient(recompute):
+    results = []
+    for capacity in (None, 2000):
+        mesh = sphere()
+        vertices = mesh.vertices.clone().requires_grad_()
+        renderer = dr.Renderer(SIZE, edges="coverage", background=0.2, capacity=capacity, recompute=recompute)
+        lamps = [dr.DirectionalLight(torch.tensor([0.3, -0.5, -1.0], dtype=vertices.dtype))]
+        result = renderer(mesh.with_vertices(vertices), camera(), lamps).check()
+        assert result.area_counts[0] < 2000
+        results.append([result.color, *torch.autograd.grad(result.color.square().sum(), vertices)])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-11, atol=1e-12)
+
+
+def test_a_capacity_that_is_too_small_is_an_error():
+    with pytest.raises(RuntimeError, match="coverage: capacity must be at least .* fragments, got 20"):
+        dr.Renderer(SIZE, edges="coverage", capacity=(20, 9999, 999))(sphere(), camera())
+    with pytest.raises(ValueError, match='capacity is an option of edges="coverage"'):
+        dr.Renderer(SIZE, edges="segments", capacity=20)

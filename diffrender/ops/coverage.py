@@ -23,10 +23,11 @@ import torch
 from .. import _checks
 from .._autograd import apply, is_batched, no_second_derivative, register_fake, register_vmap, scatter_algorithm
 from .._constants import constant
+from ._coverage_lists import visible_fragments
 from .rasterize import Fragments
 
 _DRIVER_NATIVE, _DRIVER_GPU = 0, 1
-_RECORD_BYTES = 164  # TriangleRecord and DepthRange of csrc/coverage_geometry.h
+_COUNTED = ("fragments", "candidates", "candidates in one pixel")
 
 
 class Coverage(NamedTuple):
@@ -50,6 +51,20 @@ class Coverage(NamedTuple):
     """(B * H * W + 1,) int64: fragments offsets[p] to offsets[p + 1] belong to pixel p."""
     size: tuple[int, int, int]
     """(B, H, W)."""
+    counts: torch.Tensor | None = None
+    """(3,) int64: how many fragments there are, how many candidates (triangles that touch a pixel, hidden ones too),
+    and how many candidates the pixel with most has."""
+    capacity: tuple[int, int, int] | None = None
+    """What there was room for, if that was given: places beyond the last fragment show nothing."""
+
+    def check(self) -> Coverage:
+        """This, if there was room for all; waits for the device. The CPU has made sure of it before.
+
+        Raises:
+            RuntimeError: the capacity was too small, so that fragments are missing.
+        """
+        check_room(self.counts, self.capacity)
+        return self
 
     @property
     def fragments(self) -> Fragments:
@@ -75,6 +90,7 @@ def coverage(
     ranges: torch.Tensor | None = None,
     cull: str | None = None,
     merge_adjacent: bool = False,
+    capacity: int | tuple[int, int, int] | None = None,
 ) -> Coverage:
     """Find what area of every pixel each triangle shows.
 
@@ -88,6 +104,11 @@ def coverage(
             that crosses the pixel, in front of all others) get one fragment of weight 1 for the triangle at their
             centre, as `rasterize` would make it. Coverage stays exact; shading is sampled once there, which is
             cheaper and less accurate where it changes within a pixel.
+        capacity: how many fragments the list has room for, how many candidates there may be and how many of them in one
+            pixel, as `Coverage.counts` tells them; N alone stands for (N, 8 N, 256). The list then has N entries
+            whatever is seen: nothing waits for the device, a CUDA graph can hold it, and torch.compile keeps it in its
+            graph. Entries that are left over have triangle_id -1, weight 0 and no gradient. What does not fit is left
+            out, of which CUDA tells by `Coverage.check()` only, the CPU by an error.
 
     Returns:
         Coverage. Near and far planes cut (|z| <= w). Where two triangles have the same depth everywhere in a pixel, the
@@ -98,11 +119,13 @@ def coverage(
         silhouettes, of crossings of surfaces and of the centroid included. It is undefined only where visibility
         changes at once on a whole line, as where two edges lie on each other.
     Memory: saves clip_positions, triangles, and of the fragments triangle_id, one byte, and offsets. While it runs
-        CUDA takes 37 bytes for each of all candidates, hidden ones too, the CPU room for two lists of fragments; and
-        both 164 a triangle.
+        CUDA takes 37 bytes for each candidate, hidden ones too, that it makes room for, which without a capacity is a
+        quarter more than the last call of the same sizes had; the CPU room for two lists of fragments; and both 164 a
+        triangle.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
+        RuntimeError: (on the CPU) the capacity is too small.
         NotImplementedError: under torch.func.vmap; the number of fragments depends on the values. Use the batch axis.
 
     Example:
@@ -115,11 +138,11 @@ def coverage(
         >>> dr.composite(red, coverage).shape
         torch.Size([1, 64, 64, 3])
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and capacity is None:
         from ._coverage_compiled import coverage_outside as make  # imports the compiler, which is there by now
     else:
         make = _coverage_with_driver
-    arguments = (clip_positions, triangles, resolution, ranges, cull, merge_adjacent)
+    arguments = (clip_positions, triangles, resolution, ranges, cull, merge_adjacent, capacity)
     return make(*arguments, driver=_DRIVER_NATIVE)  # pyright: ignore[reportCallIssue]
 
 
@@ -130,6 +153,7 @@ def _coverage_with_driver(
     ranges: torch.Tensor | None = None,
     cull: str | None = None,
     merge_adjacent: bool = False,
+    capacity: int | tuple[int, int, int] | None = None,
     driver: int = _DRIVER_GPU,
 ) -> Coverage:
     """`coverage` with a choice of how lists are made: tests run the GPU's way on the CPU."""
@@ -145,19 +169,47 @@ def _coverage_with_driver(
     _checks.check_choice("coverage", "cull", cull, tuple(_checks.CULL))
     if not isinstance(merge_adjacent, bool):
         _checks.fail(TypeError, "coverage", "merge_adjacent", "be True or False", repr(merge_adjacent))
+    room = _room_for(capacity)
     batch = positions.shape[0]
     if ranges is not None:
         ranges = _checks.check_ranges("coverage", ranges, positions, indices.shape[0])
         batch = ranges.shape[0]
-    if any(is_batched(t) for t in (positions, indices, ranges)):
+    if not torch.compiler.is_compiling() and any(is_batched(t) for t in (positions, indices, ranges)):
         raise NotImplementedError(
             "coverage: vmap is not supported: the number of fragments depends on the values. "
             "Use the batch axis of clip_positions."
         )
-    triangle_id, weight, barycentrics, depth, pixel, offsets, *_ = apply(
-        _Coverage, positions, indices.to(torch.int32), ranges, height, width, _checks.CULL[cull], merge_adjacent, driver
+    indices = indices.to(torch.int32)
+    options: Any = (height, width, _checks.CULL[cull], merge_adjacent, room, driver)
+    *lists, _, counts, _ = apply(_Coverage, positions, indices, ranges, *options)
+    triangle_id, weight, barycentrics, depth, pixel, offsets = lists
+    return Coverage(
+        triangle_id, weight, barycentrics, depth, pixel, offsets, (batch, height, width), counts=counts, capacity=room
     )
-    return Coverage(triangle_id, weight, barycentrics, depth, pixel, offsets, (batch, height, width))
+
+
+def check_room(counts: torch.Tensor | None, capacity: tuple[int, int, int] | None) -> None:
+    """`Coverage.check` of these numbers."""
+    if counts is None or capacity is None:
+        return
+    fragments, *others = zip(counts.tolist(), capacity, _COUNTED, strict=True)
+    for found, room, what in (*others, fragments):  # without all candidates not all fragments are counted
+        if found > room:
+            raise RuntimeError(f"coverage: capacity must be at least {found} {what}, got {room}.")
+
+
+def _room_for(capacity: Any) -> tuple[int, int, int] | None:
+    if capacity is None:
+        return None
+    numbers = (capacity, 8 * capacity, 256) if isinstance(capacity, int) else capacity
+    if isinstance(capacity, bool) or not _are_counts(numbers):
+        expected = "be None, a number of fragments, or (fragments, candidates, candidates in one pixel)"
+        _checks.fail(ValueError, "coverage", "capacity", expected, repr(capacity))
+    return numbers
+
+
+def _are_counts(numbers: object) -> bool:
+    return isinstance(numbers, tuple) and len(numbers) == 3 and all(type(n) is int and n >= 0 for n in numbers)
 
 
 def composite(
@@ -203,8 +255,13 @@ def composite(
     rows = rows.reshape(count, rows.shape[-1])
     channels = rows.shape[-1]
     pixels = batch * height * width
+    rows = rows * coverage.weight.unsqueeze(-1)
+    if coverage.capacity is not None:  # no weight makes a NaN nothing
+        rows = torch.where(coverage.triangle_id.unsqueeze(-1) >= 0, rows, 0)
+        if pixels == 0:
+            rows = rows[:0]
     image = rows.new_zeros(pixels, channels)
-    image = image.index_add(0, coverage.pixel, rows * coverage.weight.unsqueeze(-1))
+    image = image.index_add(0, coverage.pixel[: len(rows)], rows)
     image = image.view(batch, height, width, channels)
     if background is None:
         return image
@@ -213,7 +270,8 @@ def composite(
     if tuple(behind.shape) not in shapes:
         expected = f"be a number or have shape ({channels},), {shapes[2]} or {shapes[3]}"
         _checks.fail(ValueError, "composite", "background", expected, _checks.shape_text(behind))
-    covered = rows.new_zeros(pixels).index_add(0, coverage.pixel, coverage.weight).view(batch, height, width, 1)
+    covered = rows.new_zeros(pixels).index_add(0, coverage.pixel[: len(rows)], coverage.weight[: len(rows)])
+    covered = covered.view(batch, height, width, 1)
     return image + (1 - covered) * behind
 
 
@@ -237,6 +295,7 @@ def packed_attributes(
     first = torch.arange(batch, dtype=torch.int32, device=triangles.device)
     packed = (triangles.to(torch.int32).unsqueeze(0) + (first * vertices).view(-1, 1, 1)).reshape(-1, 3)
     ids = coverage.triangle_id + (coverage.item * rows).to(torch.int32)
+    ids = torch.where(coverage.triangle_id >= 0, ids, -1)
     return attributes.reshape(1, batch * vertices, -1), packed, fragments._replace(triangle_id=ids.view(1, 1, -1))
 
 
@@ -245,36 +304,31 @@ class _Coverage(torch.autograd.Function):
     takes_missing_cotangents = True
 
     @staticmethod
-    def forward(positions, triangles, ranges, height, width, cull, merge, driver):
-        op = torch.ops.diffrender
+    def forward(positions, triangles, ranges, height, width, cull, merge, room, driver):
         exact = positions.double()
         if not positions.is_cuda and driver == _DRIVER_NATIVE:
             double = positions.dtype == torch.float64
-            *results, longest = op.coverage_fragments(exact, triangles, ranges, height, width, cull, merge, double)
-            return *results, int(longest)
-        boxes, records, blocks = op.coverage_setup(exact, triangles, ranges, height, width, cull)
-        block_offsets = _offsets(blocks.view(-1))
-        counts = op.coverage_count(boxes, records, block_offsets, height, width)
-        offsets = _offsets(counts)
-        total, longest = _sum_and_maximum(counts, offsets)
-        candidates = op.coverage_fill(boxes, records, block_offsets, offsets, total, height, width)
-        counts, *parts = op.coverage_clip(exact, triangles, records, offsets, candidates, longest, height, width, merge)
-        seen = _offsets(counts)
-        triangle_id, *floats, pixel, kinds = op.coverage_compact(offsets, candidates, *parts, seen, int(seen[-1]))
-        return triangle_id, *(x.to(positions.dtype) for x in floats), pixel, seen, kinds, longest
+            *results, counts = torch.ops.diffrender.coverage_fragments(
+                exact, triangles, ranges, height, width, cull, merge, double, *(room or (-1, -1, -1))
+            )
+            return *results, counts, int(counts[2]) if room is None else room[2]
+        triangle_id, *floats, pixel, offsets, kinds, counts, longest = visible_fragments(
+            exact, triangles, ranges, height, width, cull, merge, room
+        )
+        return triangle_id, *(x.to(positions.dtype) for x in floats), pixel, offsets, kinds, counts, longest
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         positions, triangles, _, ctx.height, ctx.width, *_ = inputs
-        triangle_id, _, _, _, pixel, offsets, kinds, ctx.longest = output
+        triangle_id, _, _, _, pixel, offsets, kinds, counts, ctx.longest = output
         ctx.save_for_backward(positions, triangles, offsets, triangle_id, kinds)
-        ctx.mark_non_differentiable(triangle_id, pixel, offsets, kinds)
+        ctx.mark_non_differentiable(triangle_id, pixel, offsets, kinds, counts)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
         _, grad_weight, grad_barycentrics, grad_depth, *_ = grads
-        nothing = (None,) * 7
+        nothing = (None,) * 8
         if not ctx.needs_input_grad[0] or (grad_weight is grad_barycentrics is grad_depth is None):
             return (None, *nothing)
         grad = apply(
@@ -307,68 +361,9 @@ class _CoverageBackward(torch.autograd.Function):
         no_second_derivative("coverage")
 
 
-def _offsets(counts: torch.Tensor) -> torch.Tensor:
-    """0 and the running sums."""
-    offsets = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
-    torch.cumsum(counts, 0, out=offsets[1:])
-    return offsets
-
-
-def _sum_and_maximum(counts: torch.Tensor, offsets: torch.Tensor) -> tuple[int, int]:
-    """Both at once, because reading a value back waits for the device."""
-    if counts.numel() == 0:
-        return 0, 0
-    total, longest = torch.stack([offsets[-1], counts.max()]).tolist()
-    return total, longest
-
-
-@register_fake("coverage_setup")
-def _(positions, triangles, ranges, height, width, cull):
-    shape = (positions.shape[0] if ranges is None else ranges.shape[0], triangles.shape[0])
-    return (
-        positions.new_empty((*shape, 4), dtype=torch.int32),
-        positions.new_empty((*shape, _RECORD_BYTES), dtype=torch.uint8),
-        positions.new_empty(shape, dtype=torch.int64),
-    )
-
-
-@register_fake("coverage_count")
-def _(boxes, records, block_offsets, height, width):
-    return boxes.new_empty((boxes.shape[0] * height * width,), dtype=torch.int64)
-
-
-@register_fake("coverage_fill")
-def _(boxes, records, block_offsets, offsets, total, height, width):
-    return boxes.new_empty((total,), dtype=torch.int32)
-
-
-@register_fake("coverage_clip")
-def _(positions, triangles, records, offsets, candidates, longest, height, width, merge):
-    total = candidates.shape[0]
-    return (
-        offsets.new_empty((offsets.shape[0] - 1,)),
-        positions.new_empty((total,)),
-        positions.new_empty((total, 2)),
-        positions.new_empty((total,)),
-        positions.new_empty((total,), dtype=torch.uint8),
-    )
-
-
-@register_fake("coverage_compact")
-def _(offsets, candidates, weight, barycentrics, depth, kinds, new_offsets, total):
-    return (
-        candidates.new_empty((total,)),
-        weight.new_empty((total,)),
-        weight.new_empty((total, 2)),
-        weight.new_empty((total,)),
-        offsets.new_empty((total,)),
-        kinds.new_empty((total,)),
-    )
-
-
 @register_fake("coverage_fragments")
-def _(positions, triangles, ranges, height, width, cull, merge, is_double):
-    total = torch.library.get_ctx().new_dynamic_size()
+def _(positions, triangles, ranges, height, width, cull, merge, is_double, capacity, *_):
+    total = torch.library.get_ctx().new_dynamic_size() if capacity < 0 else capacity
     batch = positions.shape[0] if ranges is None else ranges.shape[0]
     floats = torch.float64 if is_double else torch.float32
     return (
@@ -379,7 +374,7 @@ def _(positions, triangles, ranges, height, width, cull, merge, is_double):
         triangles.new_empty((total,), dtype=torch.int64),
         triangles.new_empty((batch * height * width + 1,), dtype=torch.int64),
         triangles.new_empty((total,), dtype=torch.uint8),
-        triangles.new_empty((1,), dtype=torch.int64),
+        triangles.new_empty((3,), dtype=torch.int64),
     )
 
 
@@ -388,5 +383,5 @@ def _(positions, triangles, offsets, triangle_id, kinds, longest, height, width,
     return positions.new_empty(positions.shape)
 
 
-for _op in ("fragments", "setup", "count", "fill", "clip", "compact", "backward"):
+for _op in ("fragments", "backward"):
     register_vmap(f"coverage_{_op}")

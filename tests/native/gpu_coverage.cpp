@@ -13,6 +13,8 @@ std::vector<int64_t> sums_before(const std::vector<int64_t>& counts) {
   return sums;
 }
 
+constexpr int32_t kUntouched = -7;
+
 // Lists of triangles per pixel, ascending.
 struct Lists {
   std::vector<int64_t> offsets;
@@ -54,12 +56,13 @@ struct CoverageScene {
     return result;
   }
 
-  Lists candidates_by_blocks(std::mt19937& random) const {
+  // capacity: of all lists; -1: as many as there are. Behind them is one entry that nobody may touch.
+  Lists candidates_by_blocks(std::mt19937& random, int64_t capacity = -1) const {
     constexpr int64_t kThreads = 16;
     std::vector<int64_t> blocks(boxes.size()), counts(scene.pixels());
     launch_emulated(blocks.size(), CoverageBlockCount{boxes.data(), blocks.data()}, random);
     const std::vector<int64_t> block_offsets = sums_before(blocks);
-    CoverageCandidates kernel{boxes.data(), records.data(), counts.data(), nullptr, static_cast<int32_t>(triangles()),
+    CoverageCandidates kernel{boxes.data(), records.data(), counts.data(), nullptr, 0, static_cast<int32_t>(triangles()),
                               scene.width,  scene.height};
     const auto run = [&] {
       launch_emulated(
@@ -67,14 +70,30 @@ struct CoverageScene {
     };
     run();
     Lists result{sums_before(counts), {}};
-    result.triangles.resize(result.offsets.back());
+    if (capacity < 0) capacity = result.offsets.back();
+    for (int64_t& offset : result.offsets) offset = std::min(offset, capacity);
+    result.triangles.assign(capacity + 1, kUntouched);
     launch_emulated(counts.size(), CoveragePlaces{result.offsets.data(), counts.data()}, random);
     kernel.candidates = result.triangles.data();
+    kernel.capacity = capacity;
     run();
     launch_emulated(counts.size(), CoverageSort{result.offsets.data(), result.triangles.data()}, random);
+    expect(result.triangles.back() == kUntouched, "lists stay within their memory");
+    result.triangles.pop_back();
     return result;
   }
 };
+
+// With room for half of the candidates each list that remains holds candidates of its pixel, each of them once.
+void test_short_lists(const CoverageScene& scene, const Lists& truth, std::mt19937& random) {
+  const Lists lists = scene.candidates_by_blocks(random, truth.triangles.size() / 2);
+  const auto at = [](const Lists& of, int64_t i) { return of.triangles.begin() + i; };
+  for (size_t p = 0; p + 1 < truth.offsets.size(); ++p) {
+    const auto begin = at(lists, lists.offsets[p]), end = at(lists, lists.offsets[p + 1]);
+    expect(std::adjacent_find(begin, end, std::greater_equal<int32_t>()) == end, "a short list ascends");
+    expect(std::includes(at(truth, truth.offsets[p]), at(truth, truth.offsets[p + 1]), begin, end), "a short list");
+  }
+}
 
 struct Fragments {
   Lists lists;
@@ -98,7 +117,8 @@ CoverageWorkers make_workers(const Lists& lists, int64_t workers, std::vector<do
           capacity};
 }
 
-Fragments show(const CoverageScene& scene, const Lists& lists, std::mt19937& random) {
+// `empty`: places of the result that are left over.
+Fragments show(const CoverageScene& scene, const Lists& lists, int64_t empty, std::mt19937& random) {
   const int64_t count = lists.triangles.size(), pixels = scene.scene.pixels();
   std::vector<int64_t> counts(pixels);
   std::vector<double> weight(count), barycentrics(2 * count), depth(count), memory;
@@ -108,13 +128,15 @@ Fragments show(const CoverageScene& scene, const Lists& lists, std::mt19937& ran
   const CoverageWorkers workers = make_workers(lists, 13, &memory);
   launch_emulated(workers.workers, CoverageForwardWorkers{kernel, workers}, random);
   Fragments result{{sums_before(counts), {}}, {}, {}};
-  const int64_t seen = result.lists.offsets.back();
+  const int64_t seen = result.lists.offsets.back() + empty;
   result.lists.triangles.resize(seen);
   result.weight.resize(seen);
   std::vector<double> new_barycentrics(2 * seen), new_depth(seen);
   std::vector<int64_t> pixel(seen);
   result.kind.resize(seen);
-  const CoverageCompact compact{lists.offsets.data(),
+  const CoverageCompact compact{pixels,
+                                seen,
+                                lists.offsets.data(),
                                 lists.triangles.data(),
                                 weight.data(),
                                 barycentrics.data(),
@@ -127,7 +149,11 @@ Fragments show(const CoverageScene& scene, const Lists& lists, std::mt19937& ran
                                 new_depth.data(),
                                 pixel.data(),
                                 reinterpret_cast<uint8_t*>(result.kind.data())};
-  launch_emulated(pixels, compact, random);
+  launch_emulated(pixels + seen, compact, random);
+  for (int64_t k = seen - empty; k < seen; ++k) {
+    expect(result.lists.triangles[k] == -1 && result.weight[k] == 0 && pixel[k] == pixels - 1, "an empty place");
+  }
+  result.weight.resize(seen - empty);
   return result;
 }
 
@@ -196,7 +222,8 @@ int main() {
   const Lists truth = scene.candidates_by_loop(), lists = scene.candidates_by_blocks(random);
   expect(longest(truth) > 3, "triangles lie over each other");
   expect(lists.offsets == truth.offsets && lists.triangles == truth.triangles, "candidates by blocks");
-  const Fragments seen = show(scene, lists, random);
+  test_short_lists(scene, truth, random);
+  const Fragments seen = show(scene, lists, 9, random);
   double area = 0;
   for (const double weight : seen.weight) area += weight;
   expect(area > 0.2 * scene.scene.pixels() && area <= scene.scene.pixels() * (1 + 1e-9), "visible area");

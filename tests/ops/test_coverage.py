@@ -175,7 +175,7 @@ def test_lists_made_the_way_of_the_gpu_are_the_same(dtype, seed):
     for size in ((7, 5), (40, 53)):
         native = dr.coverage(positions, faces, size)
         other = _coverage_with_driver(positions, faces, size)
-        assert all(torch.equal(a, b) for a, b in zip(native[:-1], other[:-1], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(native[:6], other[:6], strict=True))
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -185,7 +185,7 @@ def test_fragments_of_a_smooth_surface_are_the_same_by_the_way_of_the_gpu(merge)
     for size in ((24, 24), (37, 150)):
         native = dr.coverage(clip, faces, size, merge_adjacent=merge)
         other = _coverage_with_driver(clip, faces, size, merge_adjacent=merge)
-        assert all(torch.equal(a, b) for a, b in zip(native[:-1], other[:-1], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(native[:6], other[:6], strict=True))
 
 
 def test_order_free_sums_equal_native_ones(monkeypatch):

@@ -22,7 +22,7 @@ def run(positions, triangles, size, device, **options):
     image = picture(coverage)
     weights = rnd(*image.shape, seed=1, dtype=image.dtype).to(device)
     (grad,) = torch.autograd.grad((image * weights).sum(), leaf)
-    return [x.detach().cpu() for x in (*coverage[:-1], image, grad)]
+    return [x.detach().cpu() for x in (*coverage[:6], image, grad)]
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -59,3 +59,28 @@ def test_order_free_sums_are_the_same_bits():
     assert torch.equal(grads[1], grads[0])
     assert torch.equal(grads[2], grads[0])
     assert relative_error(grads[0], run(clip, faces, (61, 73), "cpu")[-1]) < 1e-4
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_with_a_capacity_nothing_waits_and_nothing_changes(merge):
+    vertices, faces = icosphere(3)
+    pose = torch.tensor([0.1, -0.2, -3.0, 0.4, 0.3, 0.2], dtype=F64)
+    clip = to_clip(vertices, (perspective(50, 61, 73) @ rigid(pose)).float()).cuda()
+    faces = faces.cuda()
+    truth = dr.coverage(clip, faces, (61, 73), merge_adjacent=merge)
+    needed = truth.counts.tolist()
+    room = (needed[0] + 100, needed[1] + 100, needed[2] + 10)
+    dr.coverage(clip, faces, (61, 73), merge_adjacent=merge, capacity=room)  # loads what is loaded once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        coverage = dr.coverage(clip, faces, (61, 73), merge_adjacent=merge, capacity=room)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    coverage.check()
+    for value, expected in zip(coverage[:5], truth[:5], strict=True):
+        assert torch.equal(value[: needed[0]], expected)
+    assert (coverage.triangle_id[needed[0] :] == -1).all()
+    for k in range(3):
+        short = tuple(n - (i == k) for i, n in enumerate(needed))
+        with pytest.raises(RuntimeError, match="coverage: capacity must be at least"):
+            dr.coverage(clip, faces, (61, 73), merge_adjacent=merge, capacity=short).check()

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Fragments, of the renderer's scene, that a list has room for: three times as many as there are.
+CAPACITY = 4000
 # Examples that take another way than the first one of their row.
 FURTHER_EXAMPLES = ("all triangles asked",)
 
@@ -79,6 +81,7 @@ def renderer_calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call
         call(edges="segments"),
         call(edges="segments", interior="flow", recompute=False),
         call(edges="pairs", recompute="tiles"),
+        call(edges="coverage", capacity=CAPACITY),
     ]
 
 

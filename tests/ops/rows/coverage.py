@@ -111,13 +111,16 @@ def dispatcher_calls(dtype):
     candidates, longest = op.coverage_fill(*fill), int(counts.max())
     for merge in (False, True):
         if not positions.is_cuda:  # there it is done step by step
-            yield op.coverage_fragments.default, (positions, triangles, ranges, *SIZE, 1, merge, merge)
+            yield op.coverage_fragments.default, (positions, triangles, ranges, *SIZE, 1, merge, merge, -1, -1, -1)
+            limited = (positions, triangles, None, *SIZE, 0, merge, merge, 150, 300, 20)
+            yield op.coverage_fragments.default, limited
         clip = (positions, triangles, records, offsets, candidates, longest, *SIZE, merge)
         yield op.coverage_clip.default, clip
         counts, *parts = op.coverage_clip(*clip)
         seen = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         compact = (offsets, candidates, *parts, seen, int(seen[-1]))
         yield op.coverage_compact.default, compact
+        yield op.coverage_compact.default, (*compact[:-1], int(seen[-1]) + 7)
         triangle_id, *floats, _, kinds = op.coverage_compact(*compact)
         grads = [rnd(*x.shape, dtype=F64) for x in floats]
         lists = (positions, triangles, seen, triangle_id, kinds, longest, *SIZE)
@@ -131,7 +134,7 @@ def bad_calls() -> list[BadCall]:
     values = torch.zeros(len(good.weight), 3, dtype=F64)
 
     def bad(label, error, message, *, clip=positions, faces=triangles, size=SIZE, **options):
-        return BadCall(label, lambda: dr.coverage(clip, faces, size, **options), error, message)
+        return BadCall(label, lambda: dr.coverage(clip, faces, size, **options).check(), error, message)
 
     def bad_sum(label, error, message, *, rows=values, coverage=good, **options):
         return BadCall(label, lambda: dr.composite(rows, coverage, **options), error, message)
@@ -158,6 +161,11 @@ def bad_calls() -> list[BadCall]:
         bad("number as merge_adjacent", TypeError, "coverage: merge_adjacent must be True or False", merge_adjacent=1),
         bad("range past the end", ValueError, "coverage: ranges", ranges=torch.tensor([[0, 3], [10, 5]])),
         bad("ranges of another batch", ValueError, "coverage: ranges", ranges=torch.tensor([[0, 3]] * 3)),
+        bad("boolean capacity", ValueError, "coverage: capacity must be None", capacity=True),
+        bad("capacity of two numbers", ValueError, "coverage: capacity must be None", capacity=(10, 10)),
+        bad("negative capacity", ValueError, "coverage: capacity must be None", capacity=-5),
+        bad("capacity that is too small", RuntimeError, "coverage: capacity must be at least .* fragments, got 3",
+            capacity=(3, 999, 99)),
         bad_sum("values of another count", ValueError, "composite: values must have shape", rows=values[1:]),
         bad_sum("values of three axes", ValueError, "composite: values must have shape", rows=values[None]),
         bad_sum("integer values", TypeError, "composite: values must be float32 or float64", rows=values.int()),
