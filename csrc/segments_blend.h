@@ -71,7 +71,7 @@ struct BlendPiece {
 
   DR_HD void flush_by_warp(const Sum& sum, const Sink<scalar_t>& sink) const {
     if (!warp_any(sum.area != 0)) return;
-    add_colors_by_warp(sink, sum.area != 0, sum.pixel, channels, [&](int32_t c) { return value(sum, c); });
+    add_channels_by_warp(sink, sum.area != 0, sum.pixel * channels, channels, [&](int32_t c) { return value(sum, c); });
   }
 };
 
@@ -113,8 +113,8 @@ struct BlendBackwardImage {
     for (int side = 0; side < 2; ++side) {
       const scalar_t area = static_cast<scalar_t>(side == 0 ? sum.area : -sum.area);
       const int64_t target = cell_pixel(sum.pixel, side == 0 ? sum.back : sum.front, width);
-      add_colors_by_warp(sink, sum.area != 0, target, channels,
-                         [&](int32_t c) { return area * grad_result[sum.pixel * channels + c]; });
+      add_channels_by_warp(sink, sum.area != 0, target * channels, channels,
+                           [&](int32_t c) { return area * grad_result[sum.pixel * channels + c]; });
     }
   }
 };

@@ -8,6 +8,7 @@
 
 #include "core/scatter.h"
 #include "segments_crossings.h"
+#include "warp_sums.h"
 
 namespace diffrender {
 
@@ -47,17 +48,6 @@ struct ColorSum {
   }
 };
 
-// The lanes of a warp that add to one place, and whether this one does it for all of them.
-struct LaneGroup {
-  uint32_t lanes;
-  bool leads;
-
-  DR_HD static LaneGroup of(bool live, int64_t key) {
-    const uint32_t lanes = warp_match(live ? static_cast<uint64_t>(key) : ~uint64_t(0));
-    return {lanes, live && warp_lane() == lowest_lane(lanes)};
-  }
-};
-
 // Adds the VertexSums of a warp, whose lanes all have to come here. Where they are zero, nothing is added up.
 template <class Use, class scalar_t>
 DR_HD void add_vertices_by_warp(const Use& use, typename Use::Sum& sum, const Sink<scalar_t>& sink) {
@@ -67,22 +57,6 @@ DR_HD void add_vertices_by_warp(const Use& use, typename Use::Sum& sum, const Si
   const LaneGroup group = LaneGroup::of(live, live ? use.key(sum) : 0);
   sum_in_lowest_lane(group.lanes, sum.values);
   if (group.leads) use.flush(sum, sink);
-}
-
-constexpr int kChannelsAtOnce = 4;
-
-// Adds value(c) of each live lane to the channels c of its pixel. All lanes of the warp have to come here.
-template <class scalar_t, class F>
-DR_HD void add_colors_by_warp(const Sink<scalar_t>& sink, bool live, int64_t pixel, int32_t channels, const F& value) {
-  const LaneGroup group = LaneGroup::of(live, pixel);
-  for (int32_t first = 0; first < channels; first += kChannelsAtOnce) {
-    scalar_t values[kChannelsAtOnce];
-    for (int i = 0; i < kChannelsAtOnce; ++i) values[i] = live && first + i < channels ? value(first + i) : scalar_t(0);
-    sum_in_lowest_lane(group.lanes, values);
-    for (int i = 0; i < kChannelsAtOnce; ++i) {
-      if (group.leads && first + i < channels) accumulate(sink, pixel * channels + first + i, values[i]);
-    }
-  }
 }
 
 // Kernel: adds what Use makes of the pieces that Source visits (EdgePairs, CrossingPixels, on the CPU a PieceList). A

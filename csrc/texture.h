@@ -255,6 +255,40 @@ struct TextureSampler {
     for (int i = 0; anisotropy > 1 && i < n; ++i) weights[i] /= static_cast<scalar_t>(anisotropy);
   }
 
+  // The same for one lookup per lane of a warp, or none: calls body(shares, live) until the last lane has no more to
+  // read. All lanes come there together; of those that are not live the shares hold nothing.
+  template <class F>
+  DR_HD void for_each_share_by_warp(bool has, int64_t lookup, const F& body) const {
+    Block block;
+    Taps taps;
+    scalar_t weight[kTextureBlock];
+    const int64_t item = has ? lookup / lookups_per_item : 0;
+    int32_t passes = 0;
+    int steps = 1;
+    if (has) {
+      locate(lookup, 1, &block);
+      steps = blends(block) ? 2 : 1;
+      passes = steps * tap_count();
+    }
+    for (int32_t pass = 0; warp_any(pass < passes); ++pass) {
+      const bool live = pass < passes;
+      const int32_t* level = nullptr;
+      if constexpr (kMips) {
+        const int step = pass % steps;
+        level = step == 0 ? block.fine : block.coarse;
+        if (live) {
+          find(item, block, 1, pass / steps, step, &taps);
+          weigh(block, 1, step, weight);
+        }
+      } else if (live && filter == TextureFilter::nearest) {
+        find_nearest(item, block, 1, &taps);
+      } else if (live) {
+        find(item, block, 1, 0, 0, &taps);
+      }
+      body(TextureShares<scalar_t>{item, lookup, 1, taps, level, kMips ? weight : nullptr}, live);
+    }
+  }
+
   // Calls body(shares) for all that a range of lookups reads.
   template <class F>
   DR_HD void for_each_share(int64_t begin, int64_t end, const F& body) const {

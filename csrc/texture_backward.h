@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "texture.h"
+#include "warp_sums.h"
 
 namespace diffrender {
 
@@ -161,6 +162,29 @@ DR_HD void tap_weights(const TextureTaps<scalar_t>& taps, int i, scalar_t scale,
   }
 }
 
+// Whether any channel of a lookup has a gradient. NaN is one.
+template <class scalar_t>
+DR_HD bool any_channel(const scalar_t* grad_values, int channels) {
+  bool any = false;
+  for (int c = 0; c < channels; ++c) any = any || grad_values[c] != 0;
+  return any;
+}
+
+// Adds weights[k] * g to the four texels of each live lane, of all lanes of a warp together: where a texture is
+// magnified, neighbouring pixels read the same ones. `start`: element of the sink at which the lookup's level
+// starts.
+template <class scalar_t, class Weight>
+DR_HD void add_taps_by_warp(const Sink<double>& sink, bool live, const TextureTaps<scalar_t>& taps,
+                            const Weight weights[4], int64_t start, const scalar_t* g, int channels) {
+  for (int k = 0; k < 4; ++k) {
+    const int32_t tap = live ? taps.at(k, 0) : kTapOutside;
+    if (!warp_any(tap >= 0)) continue;
+    const double weight = tap >= 0 ? static_cast<double>(weights[k]) : 0.0;
+    const int64_t texel = start + static_cast<int64_t>(tap) * channels;
+    add_channels_by_warp(sink, tap >= 0, texel, channels, [&](int c) { return weight * g[c]; });
+  }
+}
+
 // Of TextureBackwardTexels what depends on the type of the numbers alone.
 template <class scalar_t>
 DR_HD_STEP void add_shares(const TextureLevels<scalar_t>& levels, const TextureShares<scalar_t>& shares,
@@ -186,16 +210,39 @@ DR_HD_STEP void add_shares(const TextureLevels<scalar_t>& levels, const TextureS
 }
 
 // grad_texel += weight * g for the texels of every lookup, of the base or of the mips. Sums are double, so that many
-// small contributions to one texel lose nothing. The CPU has a driver of its own: texture_scatter_cpu.h.
+// small contributions to one texel lose nothing. The CPU has a driver of its own: texture_scatter_cpu.h. On the GPU the
+// lanes of a warp add up what they have for the same texel.
 template <class scalar_t, class Mapping, bool kMips>
 struct TextureBackwardTexels {
   TextureSampler<scalar_t, Mapping, kMips> sampler;
   const scalar_t* grad_values;  // [B, H, W, C]
   bool base;                    // whether the sink is the gradient of the base or that of the mips
 
+  static constexpr int kValues = kChannelsAtOnce;  // launch_scatter hands it to whole warps
+
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
+    if constexpr (kHasWarps) return by_warp(begin, end, sink);
     sampler.for_each_share(begin, end, [&](const TextureShares<scalar_t>& shares) {
       add_shares(sampler.levels, shares, grad_values, base, sink);
+    });
+  }
+
+  DR_HD void by_warp(int64_t begin, int64_t end, const Sink<double>& sink) const {
+    const TextureLevels<scalar_t>& levels = sampler.levels;
+    const scalar_t* const g = grad_values + begin * levels.channels;
+    const bool has = begin < end && any_channel(g, levels.channels);
+    sampler.for_each_share_by_warp(has, begin, [&](const TextureShares<scalar_t>& shares, bool live) {
+      scalar_t weights[4];
+      int64_t start = 0;
+      if (live) {
+        const int32_t level = shares.level_of(0);
+        const scalar_t share = shares.weight_of(0);
+        live = (level == 0) == base && share > 0;
+        tap_weights(shares.taps, 0, share, weights);
+        start = level == 0 ? shares.item * levels.base_stride
+                           : shares.item * levels.mips_stride + levels.offset[level] * levels.channels;
+      }
+      add_taps_by_warp(sink, live, shares.taps, weights, start, g, levels.channels);
     });
   }
 };

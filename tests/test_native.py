@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ("gpu_algorithms", "gpu_coverage", "gpu_segments")
-OPTIONS = ["-std=c++20", "-O1", "-g", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-missing-field-initializers"]
+PROGRAMS = ("gpu_algorithms", "gpu_coverage", "gpu_segments", "gpu_texture")
+OPTIONS = [
+    "-std=c++20",
+    "-O1",
+    "-g",
+    "-ffp-contract=off",
+    "-fopenmp-simd",
+    "-Wall",
+    "-Wextra",
+    "-Wno-missing-field-initializers",
+]
 # Threads have to be looked at in a program of their own.
 SANITIZERS = {
     "memory": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -25,6 +34,7 @@ SANITIZERS = {
         ("gpu_algorithms", "threads"),
         ("gpu_coverage", "plain"),
         ("gpu_segments", "plain"),
+        ("gpu_texture", "plain"),
         # Compile long under "memory", and wait long at emulated barriers under "threads".
         *(pytest.param(name, "memory", marks=pytest.mark.slow) for name in PROGRAMS),
         *(pytest.param(name, "threads", marks=pytest.mark.slow) for name in PROGRAMS[1:]),

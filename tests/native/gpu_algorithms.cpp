@@ -123,31 +123,9 @@ void test_scatter(const char* name, int64_t n, int64_t size, const F& functor) {
   std::vector<scalar_t> truth(size), sums(size);
   scatter_in_order(functor, 0, n, Sink<scalar_t>{truth.data()});
   scatter_emulated(n, functor, Sink<scalar_t>{sums.data()});
-  scalar_t largest = 0, error = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    largest = std::max(largest, std::abs(truth[i]));
-    error = std::max(error, std::abs(truth[i] - sums[i]));
-  }
-  expect(largest > 0 && error <= largest * (sizeof(scalar_t) == 8 ? 1e-12 : 1e-4), "sums by warps", name);
-
-  // Order-free: the same bits whichever warp comes first, and close to the plain sums.
-  std::vector<scalar_t> first;
-  for (int round = 0; round < 2; ++round) {
-    std::vector<scalar_t> values(size);
-    std::vector<int64_t> fixed(size);
-    uint64_t maximum = 0;
-    double unit[2];
-    Sink<scalar_t> sink{values.data(), 0, ScatterMode::measure, &maximum, fixed.data(), unit};
-    scatter_emulated(n, functor, sink);
-    FixedPointUnit{&maximum, unit, n, nullptr}(0, 1);
-    sink.mode = ScatterMode::fixed;
-    scatter_emulated(n, functor, sink);
-    FixedPointFinish<scalar_t>{values.data(), fixed.data(), unit}(0, size);
-    for (int64_t i = 0; i < size; ++i) error = std::max(error, std::abs(truth[i] - values[i]));
-    if (round == 0) first = values;
-    expect(values == first, "order-free sums are the same bits", name);
-  }
-  expect(error <= largest * (sizeof(scalar_t) == 8 ? 1e-12 : 1e-4), "order-free sums", name);
+  const scalar_t largest = largest_of(truth), tolerance = largest * scalar_t(sizeof(scalar_t) == 8 ? 1e-12 : 1e-4);
+  expect(largest > 0 && largest_difference(truth, sums) <= tolerance, "sums by warps", name);
+  expect_order_free(n, functor, n, truth, tolerance, name);
 }
 
 // Antialias by pairs: its gradient to the positions by warps, against one pixel after the other.
@@ -186,11 +164,7 @@ void test_antialias(const char* type) {
   const int64_t together = additions_of([&] { scatter_emulated(pixels, kernel, Sink<scalar_t>{sums.data()}); });
   expect(together < alone, "antialias: lanes add up before they add to memory", type);
   expect(weights == expected, "antialias: weights of pairs", type);
-  scalar_t largest = 0, error = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    largest = std::max(largest, std::abs(truth[i]));
-    error = std::max(error, std::abs(truth[i] - sums[i]));
-  }
+  const scalar_t largest = largest_of(truth), error = largest_difference(truth, sums);
   expect(largest > 0 && error <= largest * (sizeof(scalar_t) == 8 ? 1e-12 : 1e-4), "antialias: sums by warps", type);
 }
 

@@ -62,8 +62,9 @@ struct CoverageScene {
     std::vector<int64_t> blocks(boxes.size()), counts(scene.pixels());
     launch_emulated(blocks.size(), CoverageBlockCount{boxes.data(), blocks.data()}, random);
     const std::vector<int64_t> block_offsets = sums_before(blocks);
-    CoverageCandidates kernel{boxes.data(), records.data(), counts.data(), nullptr, 0, static_cast<int32_t>(triangles()),
-                              scene.width,  scene.height};
+    CoverageCandidates kernel{
+        boxes.data(), records.data(), counts.data(), nullptr, 0, static_cast<int32_t>(triangles()),
+        scene.width,  scene.height};
     const auto run = [&] {
       launch_emulated(
           kThreads, CoverageBlocks{kernel, block_offsets.data(), static_cast<int64_t>(boxes.size()), kThreads}, random);
@@ -181,37 +182,16 @@ void test_gradient(const CoverageScene& scene, const Fragments& seen, std::mt199
     one.run(0, 1, seen.lists.offsets.data(),
             [&](int64_t p, const CoverageScratch& scratch) { kernel.pixel(p, scratch, CornersAtOnce{kernel, sink}); });
   });
-  double largest = 0;
-  for (const double x : truth) largest = std::max(largest, std::abs(x));
+  const double largest = largest_of(truth);
   for (const int64_t workers : {64, 45}) {
     const CoverageBackwardWorkers by_warps{kernel, make_workers(seen.lists, workers, &memory)};
     std::vector<double> sums(size);
     const int64_t together = additions_of([&] { scatter_emulated(workers, by_warps, Sink<double>{sums.data()}); });
     expect(2 * together < alone, "lanes add up before they add to memory");
-    double error = 0;
-    for (int64_t i = 0; i < size; ++i) error = std::max(error, std::abs(truth[i] - sums[i]));
-    expect(largest > 0 && error < 1e-9 * largest, "gradient by warps");
+    expect(largest > 0 && largest_difference(truth, sums) < 1e-9 * largest, "gradient by warps");
   }
-
-  std::vector<double> first;
   const CoverageBackwardWorkers by_warps{kernel, make_workers(seen.lists, 45, &memory)};
-  for (int round = 0; round < 2; ++round) {
-    std::vector<double> values(size);
-    std::vector<int64_t> fixed(size);
-    uint64_t maximum = 0;
-    double step[2];
-    Sink<double> sink{values.data(), 0, ScatterMode::measure, &maximum, fixed.data(), step};
-    scatter_emulated(45, by_warps, sink);
-    FixedPointUnit{&maximum, step, 3 * count, nullptr}(0, 1);
-    sink.mode = ScatterMode::fixed;
-    scatter_emulated(45, by_warps, sink);
-    FixedPointFinish<double>{values.data(), fixed.data(), step}(0, size);
-    if (round == 0) first = values;
-    expect(values == first, "order-free sums are the same bits");
-    double error = 0;
-    for (int64_t i = 0; i < size; ++i) error = std::max(error, std::abs(truth[i] - values[i]));
-    expect(error < 1e-9 * largest, "order-free gradient");
-  }
+  expect_order_free(45, by_warps, 3 * count, truth, 1e-9 * largest, "coverage");
 }
 
 }  // namespace

@@ -31,31 +31,9 @@ void test_sum(const char* name, const SumPieces<Source, Use>& kernel, int64_t th
       additions_of([&] { scatter_by_loop<Source, Use, scalar_t>(kernel, places, Sink<scalar_t>{truth.data()}); });
   const int64_t together = additions_of([&] { scatter_emulated(threads, kernel, Sink<scalar_t>{sums.data()}); });
   expect(fewer ? 2 * together < alone : together <= alone, "lanes add up before they add to memory", name);
-  scalar_t largest = 0, error = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    largest = std::max(largest, std::abs(truth[i]));
-    error = std::max(error, std::abs(truth[i] - sums[i]));
-  }
-  const scalar_t tolerance = largest * scalar_t(sizeof(scalar_t) == 8 ? 1e-12 : 2e-5);
-  expect(largest > 0 && error <= tolerance, "sums by warps", name);
-
-  std::vector<scalar_t> first;
-  for (int round = 0; round < 2; ++round) {
-    std::vector<scalar_t> values(size);
-    std::vector<int64_t> fixed(size);
-    uint64_t maximum = 0;
-    double unit[2];
-    Sink<scalar_t> sink{values.data(), 0, ScatterMode::measure, &maximum, fixed.data(), unit};
-    scatter_emulated(threads, kernel, sink);
-    FixedPointUnit{&maximum, unit, places * kPiecesPerCrossing, nullptr}(0, 1);
-    sink.mode = ScatterMode::fixed;
-    scatter_emulated(threads, kernel, sink);
-    FixedPointFinish<scalar_t>{values.data(), fixed.data(), unit}(0, size);
-    for (int64_t i = 0; i < size; ++i) error = std::max(error, std::abs(truth[i] - values[i]));
-    if (round == 0) first = values;
-    expect(values == first, "order-free sums are the same bits", name);
-  }
-  expect(error <= tolerance, "order-free sums", name);
+  const scalar_t largest = largest_of(truth), tolerance = largest * scalar_t(sizeof(scalar_t) == 8 ? 1e-12 : 2e-5);
+  expect(largest > 0 && largest_difference(truth, sums) <= tolerance, "sums by warps", name);
+  expect_order_free(threads, kernel, places * kPiecesPerCrossing, truth, tolerance, name);
 }
 
 // What segments.cpp keeps of a scene whose triangles share no vertices.

@@ -71,6 +71,44 @@ inline int64_t additions_of(const std::function<void()>& body) {
   return emulated::additions.load() - before;
 }
 
+// The largest absolute value, and the largest difference of two arrays.
+template <class scalar_t>
+scalar_t largest_of(const std::vector<scalar_t>& values) {
+  scalar_t largest = 0;
+  for (const scalar_t value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+template <class scalar_t>
+scalar_t largest_difference(const std::vector<scalar_t>& a, const std::vector<scalar_t>& b) {
+  scalar_t largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// Order-free sums of a scatter kernel over n items: the same bits whichever warp comes first, and within `tolerance` of
+// the plain sums. contributions: as in FixedPointUnit.
+template <class F, class scalar_t>
+void expect_order_free(int64_t n, const F& functor, int64_t contributions, const std::vector<scalar_t>& truth,
+                       double tolerance, const char* name) {
+  std::vector<scalar_t> first;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<scalar_t> values(truth.size());
+    std::vector<int64_t> fixed(truth.size());
+    uint64_t maximum = 0;
+    double unit[2];
+    Sink<scalar_t> sink{values.data(), 0, ScatterMode::measure, &maximum, fixed.data(), unit};
+    scatter_emulated(n, functor, sink);
+    FixedPointUnit{&maximum, unit, contributions, nullptr}(0, 1);
+    sink.mode = ScatterMode::fixed;
+    scatter_emulated(n, functor, sink);
+    FixedPointFinish<scalar_t>{values.data(), fixed.data(), unit}(0, truth.size());
+    if (round == 0) first = values;
+    expect(values == first, "order-free sums are the same bits", name);
+    expect(largest_difference(values, truth) <= tolerance, "order-free sums", name);
+  }
+}
+
 // ---- a scene: triangles of all sizes, some behind the camera, some not finite, copies of others
 
 template <class scalar_t>
