@@ -9,8 +9,8 @@ namespace diffrender {
 namespace {
 
 // Texels of the result per task on the CPU: each costs microseconds.
-constexpr int64_t kTexelsPerTask = 512;
-// About how many texels of the pyramid each of them sees.
+constexpr int64_t kTexelsPerTask = 64;
+// About how many texels of the pyramid each of them sees, and adds to for each of its images.
 constexpr int64_t kAdditionsPerTexel = 1000;
 
 struct FilterSizes {
@@ -27,8 +27,12 @@ struct FilterSizes {
   EnvironmentFilter<T> filter(const Tensor& nodes) const {
     using scalar_t = ScalarOf<T>;
     const auto bands = FilterBands<scalar_t>::make(size, static_cast<int32_t>(levels), alpha_squared, tolerance);
-    return {data<scalar_t>(nodes), bands, static_cast<scalar_t>(alpha_squared), static_cast<int32_t>(size),
-            static_cast<int32_t>(resolution)};
+    return {data<scalar_t>(nodes),
+            bands,
+            static_cast<scalar_t>(alpha_squared),
+            static_cast<int32_t>(size),
+            static_cast<int32_t>(resolution),
+            CubeTurns::make()};
   }
 
   void check(const Tensor& nodes) const {
@@ -76,7 +80,6 @@ std::tuple<Tensor, Tensor> prefilter_environment(const Tensor& energies, const T
   const bool is_empty = values.numel() == 0;
   const Tensor total =
       is_empty ? new_zeros(pyramid, {6, resolution, resolution}) : new_empty(pyramid, {6, resolution, resolution});
-  const int64_t texels = batch * 6 * resolution * resolution;
   dispatch_width(pyramid, driver, [&](auto zero) {
     using T = decltype(zero);
     using scalar_t = ScalarOf<T>;
@@ -89,13 +92,14 @@ std::tuple<Tensor, Tensor> prefilter_environment(const Tensor& energies, const T
                                                                pyramid.size(1),
                                                                static_cast<int32_t>(channels),
                                                                first};
+      const int64_t items = batch * filter.items();
       if constexpr (PacketIo<T>::kWidth == 1) {
         if (pyramid.is_cuda()) {
-          launch(pyramid, texels, kernel);
+          launch(pyramid, items, kernel);
           return;
         }
       }
-      parallel_ranges(texels, kTexelsPerTask, [&](int64_t begin, int64_t end) { kernel(begin, end); });
+      parallel_ranges(items, kTexelsPerTask, [&](int64_t begin, int64_t end) { kernel(begin, end); });
     });
   });
   return {values, total};
@@ -126,7 +130,7 @@ Tensor prefilter_environment_backward(const Tensor& grad_output, const Tensor& t
         launch_scatter<scalar_t>(grad, batch, texels, static_cast<ScatterAlgorithm>(scatter), kernel,
                                  kAdditionsPerTexel * texels);
       } else {
-        detail::scatter_cpu<scalar_t>(grad, batch, texels, kernel, kAdditionsPerTexel * texels);
+        detail::scatter_cpu<scalar_t>(grad, batch, batch * filter.items(), kernel, kAdditionsPerTexel * texels);
       }
     });
   });

@@ -9,6 +9,9 @@
 // fine ones. The environment comes as a pyramid of energies (radiance times solid angle), and w is split into bands,
 // one per level: w = sum over m of w (up_m - up_m+1), where up_m(q) rises from 0 to 1 where texels of level m become
 // small enough. Bands overlap and the split does not depend on where n lies between texels: no blocks, no seams.
+//
+// A rotation of the cube takes texels to texels, so that the weights around one of them are those around its 24 images:
+// they are made around a quarter of face 0, and used for all images at once where that pays.
 #pragma once
 
 #include "cube.h"
@@ -70,12 +73,58 @@ struct FilterBands {
   }
 };
 
+// The rotations of the cube as they move texels. The first six take the frame of face 0 to that of each face; the
+// others turn face 0 by one to three quarters before that.
+struct CubeTurns {
+  static constexpr int kCount = 24;
+  // Of n x n texels, (column, row) goes to
+  //   column' = along[0] column + along[1] row + along[2] (n - 1),   row' likewise by `across`.
+  int8_t side[6][kCount], along[6][3][kCount], across[6][3][kCount];
+
+  // Where texels lie in the six sides of a level one after another: at base + by_column column + by_row row.
+  struct Map {
+    int32_t base, by_column, by_row;
+  };
+
+  [[gnu::noinline]] static CubeTurns make() {
+    using Frame = FaceFrame<float>;
+    CubeTurns turns{};
+    for (int32_t s = 0; s < 6; ++s) {
+      for (int32_t i = 0; i < kCount; ++i) {
+        const auto turned = [&](Vec3<float> v) {
+          Vec3<float> local = Frame::from_world(0, Frame::to_world(s, v));
+          for (int32_t quarter = 0; quarter < i / 6; ++quarter) local = {-local.y, local.x, local.z};
+          return Frame::to_world(i % 6, local);
+        };
+        const int32_t to = Frame::face_of(turned({0, 0, 1}));
+        const Vec3<float> a = Frame::from_world(to, turned({1, 0, 0})), b = Frame::from_world(to, turned({0, 1, 0}));
+        turns.side[s][i] = static_cast<int8_t>(to);
+        const auto fill = [&](int8_t (*rows)[kCount], float from_column, float from_row) {
+          rows[0][i] = static_cast<int8_t>(from_column);
+          rows[1][i] = static_cast<int8_t>(from_row);
+          rows[2][i] = from_column + from_row < 0 ? 1 : 0;
+        };
+        fill(turns.along[s], a.x, b.x);
+        fill(turns.across[s], a.y, b.y);
+      }
+    }
+    return turns;
+  }
+
+  DR_HD Map map(int32_t s, int32_t n, int32_t i) const {
+    const int32_t corner = across[s][2][i] * (n - 1) * n + along[s][2][i] * (n - 1);
+    return {side[s][i] * n * n + corner, across[s][0][i] * n + along[s][0][i], across[s][1][i] * n + along[s][1][i]};
+  }
+};
+
 // The texels of the pyramid that a texel of the result sees, or a packet of neighbouring ones, and with which weight.
 template <class T>
 struct EnvironmentFilter {
   using scalar_t = ScalarOf<T>;
   using Frame = FaceFrame<scalar_t>;
   static constexpr int kWidth = PacketIo<T>::kWidth;
+  // How many images of a texel are handled at once: a processor's core saves their weights; a GPU needs the threads.
+  static constexpr int kMostImages = kWidth > 1 ? CubeTurns::kCount : 1;
   static constexpr int kStack = 3 * FilterBands<scalar_t>::kLevels + 1;
 
   const scalar_t* nodes;  // [N / 6, 4] of one face, level by level: unit direction in its frame, solid angle
@@ -83,6 +132,7 @@ struct EnvironmentFilter {
   scalar_t alpha_squared;
   int32_t size;        // side of the finest level
   int32_t resolution;  // side of the result
+  CubeTurns turns;
 
   // Neighbouring texels, and a sphere around their directions.
   struct Group {
@@ -90,29 +140,37 @@ struct EnvironmentFilter {
     scalar_t spread;
   };
 
-  DR_HD int64_t texels() const { return static_cast<int64_t>(resolution) * resolution; }
+  // A quarter of face 0 and its images are all texels; with a middle row only whole faces are.
+  DR_HD bool is_quartered() const { return kMostImages > 1 && resolution % 2 == 0; }
+  DR_HD int32_t images() const { return kMostImages > 1 ? (is_quartered() ? CubeTurns::kCount : 6) : 1; }
+  DR_HD int32_t block() const { return is_quartered() ? resolution / 2 : resolution; }
+  DR_HD int64_t items() const { return int64_t(6) * resolution * resolution / images(); }
+  DR_HD int64_t texels() const { return int64_t(6) * resolution * resolution; }
 
-  // Items run over the texels of a face in tiles of 4 x 2 where those fit: what is handled at once lies close together.
+  // Items run over the texels of a block of face 0 in tiles of 4 x 2 where those fit: what is handled at once lies
+  // close together.
   DR_HD Vec2<int32_t> texel(int64_t index) const {
-    const int32_t k = static_cast<int32_t>(index);
-    if (resolution % 4 != 0) return {k % resolution, k / resolution};
-    const int32_t tile = k / 8, lane = k % 8, across = resolution / 4;
+    const int32_t k = static_cast<int32_t>(index), length = block();
+    if (length % 4 != 0) return {k % length, k / length};
+    const int32_t tile = k / 8, lane = k % 8, across = length / 4;
     return {4 * (tile % across) + lane % 4, 2 * (tile / across) + lane / 4};
   }
 
-  DR_HD int64_t row_major(int64_t index) const {
+  // The texel of the result that an image of such a texel is.
+  DR_HD int64_t place(int64_t index, int32_t image) const {
     const Vec2<int32_t> at = texel(index);
-    return static_cast<int64_t>(at.y) * resolution + at.x;
+    const CubeTurns::Map map = turns.map(0, resolution, image);
+    return map.base + map.by_column * at.x + map.by_row * at.y;
   }
 
-  // Lanes beyond `count` repeat the last texel.
-  DR_HD Group group(int32_t face, int64_t index, int count) const {
+  // Texels of face 0; lanes beyond `count` repeat the last.
+  DR_HD Group group(int64_t index, int count) const {
     Group g;
     Vec3<scalar_t> sum{0, 0, 0};
     const scalar_t step = scalar_t(1) / static_cast<scalar_t>(resolution);
     for (int l = 0; l < kWidth; ++l) {
       const Vec2<int32_t> at = texel(index + (l < count ? l : count - 1));
-      g.direction[l] = Frame::to_world(face, unit({(2 * at.x + 1) * step - 1, (2 * at.y + 1) * step - 1, 1}));
+      g.direction[l] = Frame::to_world(0, unit({(2 * at.x + 1) * step - 1, (2 * at.y + 1) * step - 1, 1}));
       sum = sum + g.direction[l];
     }
     g.middle = unit(sum);
@@ -128,10 +186,10 @@ struct EnvironmentFilter {
   DR_HD static Vec3<scalar_t> unit(Vec3<scalar_t> v) { return (scalar_t(1) / square_root(dot(v, v))) * v; }
   DR_HD static scalar_t squared(scalar_t x) { return x * x; }
 
-  // Calls visit(node, place, weight) for everything on one face that the group sees: `node` is a row of `nodes`,
-  // `place` the texel of the pyramid.
+  // Calls visit(node, places, weight) for everything on one side of the cube that the group sees: `node` is a row of
+  // `nodes`, `places` are the texels of the pyramid that it is for the images from `image` on.
   template <class F>
-  DR_HD void walk_face(int32_t side, const Group& group, const F& visit) const {
+  DR_HD void walk_side(int32_t side, int32_t image, const Group& group, const F& visit) const {
     scalar_t x[kWidth], y[kWidth], z[kWidth];
     for (int l = 0; l < kWidth; ++l) {
       const Vec3<scalar_t> d = Frame::from_world(side, group.direction[l]);
@@ -141,9 +199,15 @@ struct EnvironmentFilter {
     const Vec3<scalar_t> middle = Frame::from_world(side, group.middle);
 
     int32_t first[FilterBands<scalar_t>::kLevels];  // row of `nodes` where a level begins
+    int32_t base[FilterBands<scalar_t>::kLevels][kMostImages], by_column[FilterBands<scalar_t>::kLevels][kMostImages],
+        by_row[FilterBands<scalar_t>::kLevels][kMostImages];
     int32_t sum = 0;
     for (int32_t m = 0; m < bands.levels; ++m) {
       first[m] = sum;
+      for (int32_t i = 0; i < kMostImages; ++i) {
+        const CubeTurns::Map map = turns.map(side, size >> m, image + i);
+        base[m][i] = 6 * sum + map.base, by_column[m][i] = map.by_column, by_row[m][i] = map.by_row;
+      }
       sum += (size >> m) * (size >> m);
     }
     // Depth first: a texel that is taken from the stack leaves at most three siblings behind, per level.
@@ -155,7 +219,7 @@ struct EnvironmentFilter {
       while (depth > 0) {
         --depth;
         const int32_t level = stack_level[depth], column = stack_column[depth], row = stack_row[depth];
-        const int32_t side_length = size >> level, local = row * side_length + column, node = first[level] + local;
+        const int32_t side_length = size >> level, node = first[level] + row * side_length + column;
         const scalar_t* const at = nodes + 4 * static_cast<int64_t>(node);
         const Vec3<scalar_t> from_middle{middle.x - at[0], middle.y - at[1], middle.z - at[2]};
         const scalar_t distance = dot(from_middle, from_middle);
@@ -169,7 +233,11 @@ struct EnvironmentFilter {
         const scalar_t gap = bands.inner[level] - group.spread;
         const bool is_near = distance < squared(bands.outer[level] + group.spread) && bands.outer[level] > 0;
         if (!is_near || (gap > 0 && distance <= squared(gap))) continue;
-        visit(node, 6 * first[level] + side * side_length * side_length + local, weight(level, to, at));
+        int32_t places[kMostImages];
+        for (int32_t i = 0; i < kMostImages; ++i) {
+          places[i] = base[level][i] + by_column[level][i] * column + by_row[level][i] * row;
+        }
+        visit(node, places, weight(level, to, at));
       }
     }
   }
@@ -182,15 +250,15 @@ struct EnvironmentFilter {
     return larger(cosine, T(scalar_t(0))) * ratio * ratio * bands.share(level, q);
   }
 
-  // Calls body(item, face, index, count) for groups of texels of one face in a range over all items.
+  // Calls body(item, image, index, count) for groups of texels in a range over all items of a batch.
   template <class F>
   DR_HD void for_each_group(int64_t begin, int64_t end, const F& body) const {
-    const int64_t per_face = texels();
+    const int64_t per_block = static_cast<int64_t>(block()) * block(), blocks = items() / per_block;
     while (begin < end) {
-      const int64_t which = begin / per_face, stop = (which + 1) * per_face < end ? (which + 1) * per_face : end;
+      const int64_t which = begin / per_block, stop = (which + 1) * per_block < end ? (which + 1) * per_block : end;
       for (; begin < stop; begin += kWidth) {
         const int count = static_cast<int>(stop - begin < kWidth ? stop - begin : kWidth);
-        body(which / 6, static_cast<int32_t>(which % 6), begin - which * per_face, count);
+        body(which / blocks, static_cast<int32_t>(which % blocks), begin - which * per_block, count);
       }
       begin = stop;
     }
@@ -201,6 +269,7 @@ struct EnvironmentFilter {
 template <class T, int kChannels>
 struct PrefilterForward {
   using scalar_t = ScalarOf<T>;
+  static constexpr int kWidth = EnvironmentFilter<T>::kWidth, kMostImages = EnvironmentFilter<T>::kMostImages;
 
   EnvironmentFilter<T> filter;
   const scalar_t* pyramid;  // [B, N, C] energies
@@ -210,26 +279,33 @@ struct PrefilterForward {
   int32_t channels, first;  // handles channels first ... first + kChannels - 1
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    filter.for_each_group(begin, end, [&](int64_t item, int32_t face, int64_t index, int count) {
-      const auto group = filter.group(face, index, count);
+    const int32_t images = filter.images();
+    filter.for_each_group(begin, end, [&](int64_t item, int32_t image, int64_t index, int count) {
+      const auto group = filter.group(index, count);
       const scalar_t* const energies = pyramid + item * pyramid_texels * channels + first;
-      T sum[kChannels], whole = T(scalar_t(0));
-      for (int c = 0; c < kChannels; ++c) sum[c] = T(scalar_t(0));
+      T sum[kMostImages][kChannels], whole = T(scalar_t(0));
+      for (int i = 0; i < kMostImages; ++i) {
+        for (int c = 0; c < kChannels; ++c) sum[i][c] = T(scalar_t(0));
+      }
       for (int32_t side = 0; side < 6; ++side) {
-        filter.walk_face(side, group, [&](int32_t node, int32_t place, const T& weight) {
-          const scalar_t* const energy = energies + static_cast<int64_t>(place) * channels;
+        filter.walk_side(side, image, group, [&](int32_t node, const int32_t* places, const T& weight) {
           whole += weight * T(filter.nodes[4 * static_cast<int64_t>(node) + 3]);
-          for (int c = 0; c < kChannels; ++c) sum[c] += weight * T(energy[c]);
+          for (int i = 0; i < images; ++i) {
+            const scalar_t* const energy = energies + static_cast<int64_t>(places[i]) * channels;
+            for (int c = 0; c < kChannels; ++c) sum[i][c] += weight * T(energy[c]);
+          }
         });
       }
-      scalar_t result[kChannels + 1][EnvironmentFilter<T>::kWidth];
-      PacketIo<T>::store(result[kChannels], whole, EnvironmentFilter<T>::kWidth);
-      for (int c = 0; c < kChannels; ++c) PacketIo<T>::store(result[c], sum[c] / whole, EnvironmentFilter<T>::kWidth);
-      for (int l = 0; l < count; ++l) {
-        const int64_t place = face * filter.texels() + filter.row_major(index + l);
-        scalar_t* const out = values + (item * 6 * filter.texels() + place) * channels + first;
-        for (int c = 0; c < kChannels; ++c) out[c] = result[c][l];
-        if (item == 0 && first == 0) total[place] = result[kChannels][l];
+      scalar_t result[kChannels + 1][kWidth];
+      PacketIo<T>::store(result[kChannels], whole, kWidth);
+      for (int i = 0; i < images; ++i) {
+        for (int c = 0; c < kChannels; ++c) PacketIo<T>::store(result[c], sum[i][c] / whole, kWidth);
+        for (int l = 0; l < count; ++l) {
+          const int64_t place = filter.place(index + l, image + i);
+          scalar_t* const out = values + (item * filter.texels() + place) * channels + first;
+          for (int c = 0; c < kChannels; ++c) out[c] = result[c][l];
+          if (item == 0 && first == 0) total[place] = result[kChannels][l];
+        }
       }
     });
   }
@@ -239,6 +315,9 @@ struct PrefilterForward {
 template <class T, int kChannels>
 struct PrefilterBackward {
   using scalar_t = ScalarOf<T>;
+  static constexpr int kWidth = EnvironmentFilter<T>::kWidth, kMostImages = EnvironmentFilter<T>::kMostImages;
+
+  static constexpr int kPackets = kMostImages * kChannels / kWidth;
 
   EnvironmentFilter<T> filter;
   const scalar_t* grad_values;  // [B, 6, R, R, C]
@@ -247,21 +326,33 @@ struct PrefilterBackward {
   int32_t channels, first;
 
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    filter.for_each_group(begin, end, [&](int64_t item, int32_t face, int64_t index, int count) {
-      const auto group = filter.group(face, index, count);
-      scalar_t loaded[kChannels][EnvironmentFilter<T>::kWidth] = {};
-      for (int l = 0; l < count; ++l) {
-        const int64_t place = face * filter.texels() + filter.row_major(index + l);
-        const scalar_t* const in = grad_values + (item * 6 * filter.texels() + place) * channels + first;
-        for (int c = 0; c < kChannels; ++c) loaded[c][l] = in[c] / total[place];
+    const int32_t images = filter.images();
+    filter.for_each_group(begin, end, [&](int64_t item, int32_t image, int64_t index, int count) {
+      const auto group = filter.group(index, count);
+      // By texel, so that the sum over texels is one of packets.
+      T grad[kWidth][kPackets];
+      for (int l = 0; l < kWidth; ++l) {
+        scalar_t own[kPackets * kWidth] = {};  // [i kChannels + c]
+        for (int i = 0; i < (l < count ? images : 0); ++i) {
+          const int64_t place = filter.place(index + l, image + i);
+          const scalar_t* const in = grad_values + (item * filter.texels() + place) * channels + first;
+          for (int c = 0; c < kChannels; ++c) own[i * kChannels + c] = in[c] / total[place];
+        }
+        for (int k = 0; k < kPackets; ++k) grad[l][k] = PacketIo<T>::load(own + k * kWidth, kWidth);
       }
-      T grad[kChannels];
-      for (int c = 0; c < kChannels; ++c) grad[c] = PacketIo<T>::load(loaded[c], EnvironmentFilter<T>::kWidth);
       const int64_t energies = item * pyramid_texels * channels + first;
       for (int32_t side = 0; side < 6; ++side) {
-        filter.walk_face(side, group, [&](int32_t, int32_t place, const T& weight) {
-          for (int c = 0; c < kChannels; ++c) {
-            accumulate(sink, energies + static_cast<int64_t>(place) * channels + c, sum_of_lanes(weight * grad[c]));
+        filter.walk_side(side, image, group, [&](int32_t, const int32_t* places, const T& weight) {
+          scalar_t weights[kWidth], result[kPackets * kWidth];
+          PacketIo<T>::store(weights, weight, kWidth);
+          for (int k = 0; k < kPackets; ++k) {
+            T sum = T(scalar_t(0));
+            for (int l = 0; l < kWidth; ++l) sum += T(weights[l]) * grad[l][k];
+            PacketIo<T>::store(result + k * kWidth, sum, kWidth);
+          }
+          for (int i = 0; i < images; ++i) {
+            const int64_t place = energies + static_cast<int64_t>(places[i]) * channels;
+            for (int c = 0; c < kChannels; ++c) accumulate(sink, place + c, result[i * kChannels + c]);
           }
         });
       }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -162,8 +163,17 @@ def place_many(meshes: Sequence[Mesh], camera: Camera) -> Scene:
     )
 
 
+def with_filtered_environments(lights: Sequence[Any], background: Any) -> tuple[list[Any], Any]:
+    """Environments with the maps that all layers share, made outside of what runs twice.
+
+    Filtering may cost more than a picture.
+    """
+    prepared = {id(light): light.prepared() for light in lights if isinstance(light, EnclosingLight)}
+    return [prepared.get(id(light), light) for light in lights], prepared.get(id(background), background)
+
+
 def _seen_of(light: EnclosingLight, camera: Camera, color: Tensor) -> Tensor:
     """(B, H, W, 3) or (1, H, W, 3) radiance of an environment along the rays of the pixel centres."""
     _, directions = camera.rays(camera.pixel_centers().reshape(-1, 2))
     directions = directions.reshape(-1, camera.height, camera.width, 3)
-    return light.radiance(directions).to(color.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+    return light.radiance(directions).to(color.dtype)

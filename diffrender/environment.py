@@ -73,7 +73,8 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
 
     The filtered maps are kept as long as the map does not change: a new tensor or a change in place is noticed, except
     one through `.data` or NumPy, after which `refresh()` is needed. While the map gets a gradient they are made anew at
-    every call; pass `prefiltered=light.prefilter()` to share them between calls.
+    every call of a shading op, and once at every call of a `Renderer`; pass `prefiltered=light.prefilter()` to share
+    them between calls.
 
     Raises:
         TypeError, ValueError: a wrong type or shape.
@@ -188,7 +189,10 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
 
         Gradients: exact to directions, map, intensity and rotation.
         """
-        return self._scaled(texture_cube(self.cube(), self._to_light(directions)))
+        return self._radiance(self.cube(), directions)
+
+    def _radiance(self, cube: Tensor, directions: Tensor) -> Tensor:
+        return self._scaled(texture_cube(cube, self._to_light(directions)))
 
     def irradiance(self, normals: Tensor, *, prefiltered: PrefilteredEnvironment | None = None) -> Tensor:
         """Irradiance at world normals, (B, H, W, 3) or (H, W, 3); a diffuse surface reflects albedo / pi of it."""
@@ -320,6 +324,9 @@ class _Prepared(EnclosingLight):
 
     def __init__(self, light: EnvironmentLight, filtered: PrefilteredEnvironment):
         self.light, self.filtered = light, filtered
+
+    def radiance(self, directions: Tensor) -> Tensor:
+        return self.light._radiance(self.filtered.mirror, directions)
 
     def reflect_lambert(self, arguments: ShadeArguments) -> Tensor:
         return self.light._reflect_lambert(arguments, self.filtered)

@@ -164,6 +164,10 @@ class EnclosingLight:
     def reflect_metallic_roughness(self, arguments: Any, diffuse_fresnel: bool, multi_scatter: bool) -> Tensor:
         raise NotImplementedError
 
+    def radiance(self, directions: Tensor) -> Tensor:
+        """What is seen in world directions (B, H, W, 3), of any length: the background of a picture."""
+        raise NotImplementedError
+
     def prepared(self) -> EnclosingLight:
         """The same light with all done that several calls can share; the gradient of the calls is summed there."""
         return self

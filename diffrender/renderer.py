@@ -36,7 +36,7 @@ from torch import Tensor
 
 from diffrender import _checks
 from diffrender._autograd import is_batched
-from diffrender._scene import Background, Frame, RenderResult, Scene, place, place_many
+from diffrender._scene import Background, Frame, RenderResult, Scene, place, place_many, with_filtered_environments
 from diffrender._surface import Surface
 from diffrender._visibility import kept_ids, only_ids, rasterized
 from diffrender.camera import Camera
@@ -87,7 +87,7 @@ class Renderer:
         recompute: True keeps 4 bytes a pixel and layer for the backward pass, the triangle_id, and computes the rest
             again; the gradient is bit for bit that of False. "tiles" also shades the picture in bands of rows, forward
             and backward, so that only one band's intermediate pictures exist at a time; sums over bands round
-            differently. False keeps everything and is faster.
+            differently. False keeps everything and is faster. The filtered maps of an environment are kept in any case.
         max_layers: transparent surfaces behind one another that are shown at most.
 
     Raises:
@@ -185,6 +185,8 @@ class Renderer:
             one = isinstance(lights, (Light, PackedLights, EnclosingLight))
             lamps = [lights] if one else list(lights)  # pyright: ignore[reportArgumentType]
         behind = self.background if background is None else background
+        if lamps is not None and "color" in self.outputs:
+            lamps, behind = with_filtered_environments(lamps, behind)
         frame = Frame(scene, Surface(scene.mesh, whole, scene.depth, lamps), behind)
         if self.recompute:
             inputs = tensors_of(scene.mesh, scene.clip_positions, scene.depth, scene.ranges, lamps, whole, behind)

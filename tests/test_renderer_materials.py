@@ -310,27 +310,36 @@ def test_gradient_reaches_the_environment_through_light_and_background() -> None
     assert torch.equal(first, gradient(True))
 
 
-def test_bands_filter_an_environment_once(monkeypatch) -> None:
-    """Pictures bit for bit, the gradient up to the order of sums; two filterings: forward, and again for backward."""
+def test_pictures_filter_a_trained_environment_once(monkeypatch) -> None:
+    """Forward and backward together, transparent layers and background included; bands equal the whole picture."""
     sky = torch.rand((6, 8, 8, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     light = dr.EnvironmentLight(torch.nn.Parameter(sky))
     mesh, camera = textured_mesh(), CAMERA.to(torch.float64)
+    glass = mesh.replace(material=dr.Material((0.5, 0.6, 0.7, 0.4), alpha_mode="BLEND").to(torch.float64))
     calls = []
     filtered = dr.EnvironmentLight._filtered
     monkeypatch.setattr(dr.EnvironmentLight, "_filtered", lambda self: calls.append(1) or filtered(self))
 
-    def run(recompute: bool | str) -> tuple[torch.Tensor, torch.Tensor, int]:
+    def run(recompute: bool | str, mesh: dr.Mesh = mesh, background=light) -> tuple[torch.Tensor, torch.Tensor, int]:
         calls.clear()
-        color = dr.Renderer((32, 40), recompute=recompute)(mesh, camera, [light]).color
+        color = dr.Renderer((32, 40), recompute=recompute)(mesh, camera, [light], background=background).color
         weights = torch.randn(color.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         (grad,) = torch.autograd.grad((color * weights).sum(), light.map)
         return color, grad, len(calls)
 
-    whole, bands = run(True), run("tiles")
+    kept, whole, bands = run(False), run(True), run("tiles")
+    assert torch.equal(kept[0], whole[0])
+    assert torch.equal(kept[1], whole[1])
     assert torch.equal(whole[0], bands[0])
     assert bands[1].abs().max() > 0
     torch.testing.assert_close(whole[1], bands[1], rtol=1e-9, atol=1e-12)
-    assert bands[2] == 2
+    layers = run(True, glass)
+    assert layers[1].abs().max() > 0
+    assert kept[2] == whole[2] == bands[2] == layers[2] == 1
+    # The background is the same through the prepared light as through another one of the same map.
+    other = run(True, background=dr.EnvironmentLight(sky))
+    assert torch.equal(other[0], whole[0])
+    assert not torch.equal(other[1], whole[1])
 
 
 def test_wrong_meshes() -> None:

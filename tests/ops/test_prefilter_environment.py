@@ -128,7 +128,7 @@ def test_pyramid_keeps_the_energy_and_solid_angle(size):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-@pytest.mark.parametrize(("size", "result"), [(8, 4), (6, 3)])
+@pytest.mark.parametrize(("size", "result"), [(8, 4), (6, 3), (4, 8), (8, 1), (4, 2), (2, 6)])
 def test_packets_and_single_texels_agree(channels, size, result):
     """The body of the GPU, one texel at a time, on the CPU; and sums in fixed point."""
     op = torch.ops.diffrender
@@ -141,6 +141,37 @@ def test_packets_and_single_texels_agree(channels, size, result):
     first = op.prefilter_environment_backward(*arguments, 0, 0)
     for scatter in (0, 1):
         assert torch.allclose(op.prefilter_environment_backward(*arguments, scatter, 1), first, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("result", [4, 5, 8, 16])
+def test_turning_the_environment_turns_the_result(result):
+    """All 24 rotations: in float32 the weights of one texel serve its images, in float64 each texel has its own."""
+
+    def turned(size, rotation):
+        """For each texel, the one that the rotation takes to it."""
+        directions = texels(size)[0]
+        return (directions @ rotation @ directions.T).argmax(-1)
+
+    quarter_x = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]], dtype=F64)
+    quarter_z = torch.tensor([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], dtype=F64)
+    sky = rnd(6, 8, 8, 3)
+    expected = dr.prefilter_environment(sky, 0.4, result).reshape(-1, 3)
+    exact = dr.prefilter_environment(sky.double(), 0.4, result).reshape(-1, 3)
+    rotations = {}
+    todo = [torch.eye(3, dtype=F64)]
+    while todo:
+        rotation = todo.pop()
+        key = tuple(rotation.reshape(-1).round().int().tolist())
+        if key in rotations:
+            continue
+        rotations[key] = rotation
+        todo += [quarter_x @ rotation, quarter_z @ rotation]
+        there, back = turned(8, rotation), turned(result, rotation)
+        assert there.unique().numel() == there.numel()
+        ours = dr.prefilter_environment(sky.reshape(-1, 3)[there].view_as(sky), 0.4, result).reshape(-1, 3)
+        torch.testing.assert_close(ours, expected[back], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ours, exact[back].float(), rtol=1e-5, atol=1e-6)
+    assert len(rotations) == 24
 
 
 def test_several_lobes_equal_single_ones():
