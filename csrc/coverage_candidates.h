@@ -220,22 +220,55 @@ struct CoveragePlaces {
   }
 };
 
-// Atomics fill the lists in any order: sort each, so that results do not depend on it.
+// Atomics fill the lists in any order: sort each, so that results do not depend on it. Long ones by a heap: a mesh far
+// away has all of its triangles in a few pixels.
 struct CoverageSort {
+  static constexpr int64_t kShort = 24;
+
   const int64_t* offsets;  // [P + 1]
   int32_t* candidates;     // [N]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for (int64_t pixel = begin; pixel < end; ++pixel) {
-      for (int64_t i = offsets[pixel] + 1; i < offsets[pixel + 1]; ++i) {
-        const int32_t moving = candidates[i];
-        int64_t place = i;
-        for (; place > offsets[pixel] && candidates[place - 1] > moving; --place) {
-          candidates[place] = candidates[place - 1];
-        }
-        candidates[place] = moving;
+      const int64_t count = offsets[pixel + 1] - offsets[pixel];
+      int32_t* const list = candidates + offsets[pixel];
+      if (count <= kShort) {
+        by_insertion(list, count);
+      } else {
+        by_heap(list, count);
       }
     }
+  }
+
+  DR_HD static void by_insertion(int32_t* list, int64_t count) {
+    for (int64_t i = 1; i < count; ++i) {
+      const int32_t moving = list[i];
+      int64_t place = i;
+      for (; place > 0 && list[place - 1] > moving; --place) list[place] = list[place - 1];
+      list[place] = moving;
+    }
+  }
+
+  DR_HD static void by_heap(int32_t* list, int64_t count) {
+    for (int64_t root = count / 2 - 1; root >= 0; --root) sift(list, root, count);
+    for (int64_t last = count - 1; last > 0; --last) {
+      const int32_t largest = list[0];
+      list[0] = list[last];
+      list[last] = largest;
+      sift(list, 0, last);
+    }
+  }
+
+  // Moves the root down until no child is larger.
+  DR_HD static void sift(int32_t* list, int64_t root, int64_t count) {
+    const int32_t moving = list[root];
+    for (int64_t child = 2 * root + 1; child < count; child = 2 * root + 1) {
+      if (child + 1 < count && list[child + 1] > list[child]) ++child;
+      if (list[child] <= moving) break;
+      list[root] = list[child];
+      root = child;
+    }
+    list[root] = moving;
   }
 };
 

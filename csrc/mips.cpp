@@ -14,6 +14,10 @@ struct MipSizes {
   int64_t level_height(int64_t level) const { return std::max<int64_t>(height >> level, 1); }
   int64_t level_width(int64_t level) const { return std::max<int64_t>(width >> level, 1); }
   int64_t level_size(int64_t level) const { return faces * level_height(level) * level_width(level) * channels; }
+  MipRows rows(int64_t level, const Tensor& like) const {
+    return {static_cast<int32_t>(faces), static_cast<int32_t>(level_height(level)),
+            static_cast<int32_t>(level_width(level)), like.is_cuda()};
+  }
   // Elements of an item before `level` (1 or more) in the packed levels.
   int64_t offset(int64_t level) const {
     int64_t sum = 0;
@@ -37,12 +41,12 @@ Tensor build_mips(const Tensor& input, int64_t last) {
     scalar_t* const packed = mutable_data<scalar_t>(mips);
     for (int64_t level = 1; level <= last; ++level) {
       const bool first = level == 1;
-      launch(texture, sizes.batch * sizes.faces * sizes.level_height(level),
-             MipForward<scalar_t>{
-                 first ? data<scalar_t>(texture) : packed + sizes.offset(level - 1), packed + sizes.offset(level),
-                 first ? sizes.level_size(0) : per_item, per_item, static_cast<int32_t>(sizes.faces),
-                 static_cast<int32_t>(sizes.level_height(level - 1)),
-                 static_cast<int32_t>(sizes.level_width(level - 1)), static_cast<int32_t>(sizes.channels)});
+      launch(texture, sizes.rows(level, texture).count(sizes.batch),
+             MipForward<scalar_t>{first ? data<scalar_t>(texture) : packed + sizes.offset(level - 1),
+                                  packed + sizes.offset(level), first ? sizes.level_size(0) : per_item, per_item,
+                                  static_cast<int32_t>(sizes.level_height(level - 1)),
+                                  static_cast<int32_t>(sizes.level_width(level - 1)),
+                                  static_cast<int32_t>(sizes.channels), sizes.rows(level, texture)});
     }
   });
   return mips;
@@ -66,13 +70,11 @@ Tensor build_mips_backward(const Tensor& grad_output, int64_t faces, int64_t hei
     for (int64_t level = last; level >= 1; --level) {
       const int64_t finer = level - 1, at = sizes.offset(level), finer_at = sizes.offset(finer);
       const bool is_base = finer == 0;
-      launch(
-          grad, sizes.batch * faces * sizes.level_height(finer),
-          MipBackward<scalar_t>{level == last ? given + at : summed + at, is_base ? nullptr : given + finer_at,
-                                is_base ? mutable_data<scalar_t>(grad) : summed + finer_at, per_item, per_item,
-                                is_base ? sizes.level_size(0) : per_item, static_cast<int32_t>(faces),
-                                static_cast<int32_t>(sizes.level_height(finer)),
-                                static_cast<int32_t>(sizes.level_width(finer)), static_cast<int32_t>(sizes.channels)});
+      launch(grad, sizes.rows(finer, grad).count(sizes.batch),
+             MipBackward<scalar_t>{level == last ? given + at : summed + at, is_base ? nullptr : given + finer_at,
+                                   is_base ? mutable_data<scalar_t>(grad) : summed + finer_at, per_item, per_item,
+                                   is_base ? sizes.level_size(0) : per_item, static_cast<int32_t>(sizes.channels),
+                                   sizes.rows(finer, grad)});
     }
   });
   return grad;

@@ -35,24 +35,43 @@ struct MipAxis {
   }
 };
 
+// The rows of a level, of all items and faces; on the GPU, where neighbouring threads should have neighbouring texels,
+// every texel by itself.
+struct MipRows {
+  int32_t faces, rows, columns;
+  bool by_texel;
+
+  int64_t count(int64_t items) const { return items * faces * rows * (by_texel ? columns : 1); }
+
+  // body(item, face, row, first column, column behind the last)
+  template <class F>
+  DR_HD void for_each(int64_t begin, int64_t end, const F& body) const {
+    for (int64_t index = begin; index < end; ++index) {
+      const int64_t line = by_texel ? index / columns : index, face = line / rows, item = face / faces;
+      const int32_t first = by_texel ? static_cast<int32_t>(index - line * columns) : 0;
+      body(item, static_cast<int32_t>(face - item * faces), static_cast<int32_t>(line - face * rows), first,
+           by_texel ? first + 1 : columns);
+    }
+  }
+};
+
 // One level from the one before it, over the rows of all items and faces.
 template <class scalar_t>
 struct MipForward {
   const scalar_t* fine;  // rows of `width` texels; item i starts at i * fine_stride
   scalar_t* coarse;
   int64_t fine_stride, coarse_stride;
-  int32_t faces, height, width, channels;  // of the finer level
+  int32_t height, width, channels;  // of the finer level
+  MipRows out_rows;                 // of the coarser one
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    const int32_t rows = height > 1 ? height / 2 : 1, columns = width > 1 ? width / 2 : 1;
-    for (int64_t index = begin; index < end; ++index) {
-      const int64_t item = index / (static_cast<int64_t>(faces) * rows), line = index - item * faces * rows;
-      const int32_t face = static_cast<int32_t>(line / rows), row = static_cast<int32_t>(line - face * rows);
+    out_rows.for_each(begin, end, [&](int64_t item, int32_t face, int32_t row, int32_t first, int32_t last) {
       const auto y = MipAxis<scalar_t>::finer(row, height);
       const scalar_t* const from =
           fine + item * fine_stride + (static_cast<int64_t>(face) * height + y.first) * width * channels;
-      scalar_t* out = coarse + item * coarse_stride + line * columns * channels;
-      for (int32_t column = 0; column < columns; ++column) {
+      const int64_t line = static_cast<int64_t>(face) * out_rows.rows + row;
+      scalar_t* out = coarse + item * coarse_stride + (line * out_rows.columns + first) * channels;
+      for (int32_t column = first; column < last; ++column) {
         const auto x = MipAxis<scalar_t>::finer(column, width);
         const scalar_t* const corner = from + static_cast<int64_t>(x.first) * channels;
         for (int32_t c = 0; c < channels; ++c) {
@@ -67,7 +86,7 @@ struct MipForward {
           *out++ = sum;
         }
       }
-    }
+    });
   }
 };
 
@@ -79,19 +98,20 @@ struct MipBackward {
   const scalar_t* own;     // gradient that the finer level has by itself, like `coarse` with its stride, or null
   scalar_t* fine;
   int64_t coarse_stride, own_stride, fine_stride;
-  int32_t faces, height, width, channels;  // of the finer level
+  int32_t channels;
+  MipRows out_rows;  // of the finer level
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
+    const int32_t height = out_rows.rows, width = out_rows.columns;
     const int32_t rows = height > 1 ? height / 2 : 1, columns = width > 1 ? width / 2 : 1;
-    for (int64_t index = begin; index < end; ++index) {
-      const int64_t item = index / (static_cast<int64_t>(faces) * height), line = index - item * faces * height;
-      const int32_t face = static_cast<int32_t>(line / height), row = static_cast<int32_t>(line - face * height);
+    out_rows.for_each(begin, end, [&](int64_t item, int32_t face, int32_t row, int32_t first, int32_t last) {
       const auto y = MipAxis<scalar_t>::coarser(row, height);
       const scalar_t* const from =
           coarse + item * coarse_stride + (static_cast<int64_t>(face) * rows + y.first) * columns * channels;
-      scalar_t* out = fine + item * fine_stride + line * width * channels;
-      const scalar_t* kept = own == nullptr ? nullptr : own + item * own_stride + line * width * channels;
-      for (int32_t column = 0; column < width; ++column) {
+      const int64_t start = ((static_cast<int64_t>(face) * height + row) * width + first) * channels;
+      scalar_t* out = fine + item * fine_stride + start;
+      const scalar_t* kept = own == nullptr ? nullptr : own + item * own_stride + start;
+      for (int32_t column = first; column < last; ++column) {
         const auto x = MipAxis<scalar_t>::coarser(column, width);
         const scalar_t* const corner = from + static_cast<int64_t>(x.first) * channels;
         for (int32_t c = 0; c < channels; ++c, ++out) {
@@ -104,7 +124,7 @@ struct MipBackward {
           *out = kept == nullptr ? sum : *kept++ + sum;
         }
       }
-    }
+    });
   }
 };
 

@@ -166,9 +166,10 @@ struct GpuRasterizer {
       const int64_t item = i / mesh.triangle_count;
       int32_t first, count;
       mesh.range(item, &first, &count);
-      const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count) + first;
+      const int32_t place = static_cast<int32_t>(i - item * mesh.triangle_count);  // within the range
       Projected p;
-      if (triangle >= first + count || !project(item, triangle, &p)) continue;
+      if (place >= count || !project(item, first + place, &p)) continue;
+      const int32_t triangle = first + place;
       const int64_t needed = pieces(p);
       if (needed > 1 && enqueue(item, triangle, needed)) continue;
       draw(item, triangle, p, p.column_begin, p.column_end, p.row_begin, p.row_end);

@@ -96,6 +96,20 @@ void test_short_lists(const CoverageScene& scene, const Lists& truth, std::mt199
   }
 }
 
+void test_sort(std::mt19937& random) {
+  std::vector<int64_t> offsets = {0};
+  std::vector<int32_t> values, truth;
+  for (const int64_t count : {1, 0, 2, 24, 25, 26, 100, 1000, 31}) {
+    const size_t first = truth.size();
+    for (int64_t i = 0; i < count; ++i) truth.push_back(random() % 500);
+    values.insert(values.end(), truth.begin() + first, truth.end());
+    std::sort(truth.begin() + first, truth.end());
+    offsets.push_back(truth.size());
+  }
+  launch_emulated(offsets.size() - 1, CoverageSort{offsets.data(), values.data()}, random);
+  expect(values == truth, "lists of all lengths are sorted");
+}
+
 struct Fragments {
   Lists lists;
   std::vector<double> weight;
@@ -198,10 +212,11 @@ void test_gradient(const CoverageScene& scene, const Fragments& seen, std::mt199
 
 int main() {
   std::mt19937 random(7);
-  const CoverageScene scene(make_scene<double>(40, 29, 21, random));
+  const CoverageScene scene(make_scene<double>(40, 21, 15, random));
   const Lists truth = scene.candidates_by_loop(), lists = scene.candidates_by_blocks(random);
   expect(longest(truth) > 3, "triangles lie over each other");
   expect(lists.offsets == truth.offsets && lists.triangles == truth.triangles, "candidates by blocks");
+  test_sort(random);
   test_short_lists(scene, truth, random);
   const Fragments seen = show(scene, lists, 9, random);
   double area = 0;

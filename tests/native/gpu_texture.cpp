@@ -1,6 +1,7 @@
 // Gradients of texels as a GPU adds them (TextureBackwardTexels, TextureBackwardTwiceTexels), on emulated warps,
 // compared with a loop that adds every lookup by itself. Prints what failed; exit status 0 when nothing did.
 // tests/test_native.py compiles this with sanitizers.
+#include "mips.h"
 #include "support.h"
 #include "texture_backward.h"
 #include "texture_cube.h"
@@ -157,6 +158,35 @@ void test_second_derivative() {
   });
 }
 
+// Mips by texels, in any order, as a GPU makes them, and by rows: the same bits, also where sizes are odd or 1.
+void test_mip_levels() {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> unit(-1, 1);
+  constexpr int32_t kFaces = 2, kChannels = 3;
+  for (const auto& [height, width] : {std::pair(7, 10), std::pair(1, 5), std::pair(6, 1)}) {
+    const int32_t rows = std::max(height / 2, 1), columns = std::max(width / 2, 1);
+    const int64_t fine_size = kFaces * height * width * kChannels, coarse_size = kFaces * rows * columns * kChannels;
+    std::vector<double> fine(kItems * fine_size), coarse(kItems * coarse_size), own(fine.size());
+    for (double& x : fine) x = unit(random);
+    for (double& x : own) x = unit(random);
+    std::vector<double> back(fine.size()), other = coarse, other_back = back;
+    MipForward<double> down{fine.data(), coarse.data(), fine_size, coarse_size, height, width, kChannels, {}};
+    down.out_rows = {kFaces, rows, columns, false};
+    down(0, down.out_rows.count(kItems));
+    MipBackward<double> up{coarse.data(), own.data(), back.data(), coarse_size, fine_size, fine_size, kChannels, {}};
+    up.out_rows = {kFaces, height, width, false};
+    up(0, up.out_rows.count(kItems));
+    down.coarse = other.data();
+    down.out_rows.by_texel = true;
+    launch_emulated(down.out_rows.count(kItems), down, random);
+    up.fine = other_back.data();
+    up.out_rows.by_texel = true;
+    launch_emulated(up.out_rows.count(kItems), up, random);
+    expect(largest_of(coarse) > 0 && other == coarse, "mips by texels");
+    expect(largest_of(back) > 0 && other_back == back, "gradient of mips by texels");
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -164,6 +194,7 @@ int main() {
   test_mips();
   test_cubes();
   test_second_derivative();
+  test_mip_levels();
   if (failures == 0) std::printf("gpu_texture agrees\n");
   return failures == 0 ? 0 : 1;
 }
