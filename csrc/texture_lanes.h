@@ -1,4 +1,4 @@
-// Columns of two or four numbers from kLanes addresses.
+// Texels of float from kLanes addresses, and their bilinear mix.
 #pragma once
 
 #include "core/lanes.h"
@@ -47,6 +47,38 @@ DR_HD void load_pairs(const Address& at, Lanes<float>* left, Lanes<float>* right
   const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);
   *left = shuffle_lanes<0, 2, 8, 10, 4, 6, 12, 14>(a, b);
   *right = shuffle_lanes<1, 3, 9, 11, 5, 7, 13, 15>(a, b);
+}
+
+// Channels of the left and right texels of a row of kLanes squares. at(l): the left texel.
+template <int kChannels, class Address>
+DR_HD void load_row(const Address& at, Lanes<float> left[4], Lanes<float> right[4]) {
+  if constexpr (kChannels == 1) {
+    load_pairs(at, left, right);
+    return;
+  }
+  load_columns(at, left);
+  if constexpr (kChannels == 2) {
+    right[0] = left[2], right[1] = left[3];
+    return;
+  }
+  // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
+  constexpr int kSkip = kChannels == 4 ? 4 : 2, kFirst = kChannels == 4 ? 0 : 1;
+  Lanes<float> columns[4];
+  load_columns([&](int l) { return at(l) + kSkip; }, columns);
+  for (int c = 0; c < kChannels && kChannels > 2; ++c) right[c] = columns[c + kFirst];
+}
+
+// The mix of a square of texels of three or four channels from its rows. Of three, the last lane is another number.
+template <int kChannels>
+DR_HD FourFloats mix_square(const float* low, const float* high, float x, float y) {
+  const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
+  const FourFloats left = low_left + y * (high_left - low_left);
+  // As in load_row.
+  constexpr int kRight = kChannels == 4 ? 4 : 2;
+  const FourFloats low_right = load_lanes<FourFloats>(low + kRight);
+  FourFloats right = low_right + y * (load_lanes<FourFloats>(high + kRight) - low_right);
+  if constexpr (kChannels == 3) right = shuffle_lanes<1, 2, 3, 3>(right, right);
+  return left + x * (right - left);
 }
 
 }  // namespace diffrender

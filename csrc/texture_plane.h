@@ -238,12 +238,12 @@ struct PlaneMapping {
 };
 
 #if !defined(__CUDACC__)
-// texture_locate_cpu.cpp: the whole of TextureForward and TextureBackwardCoordinates, if there is a short way.
+// texture_squares_cpu.cpp: the whole of TextureForward and TextureBackwardCoordinates, if there is a short way.
 using PlaneSampler = TextureSampler<float, PlaneMapping<float>, false>;
 bool values_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, float* values);
 bool slopes_at_once(const PlaneSampler& sampler, int64_t begin, int64_t end, const float* grad_values,
                     float* grad_texcoords);
-// The same for the first lookups of a block, as many as they return; `guess`: level of the lookups before, first -1.
+// The same for the first lookups of a block, as many as they return; `guess` starts at -1.
 using MipSampler = TextureSampler<float, PlaneMapping<float>, true>;
 int values_of_start(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess, float* values);
 int slopes_of_start(const MipSampler& sampler, int64_t first, int n, int64_t item, int32_t* guess,

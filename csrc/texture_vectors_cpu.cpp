@@ -31,25 +31,6 @@ DR_INLINE void load_texels(const Address& at, Lanes<float> columns[4]) {
   }
 }
 
-// Channels of the left and right texels of a row of kLanes squares. at(l): the left texel.
-template <int kChannels, class Address>
-DR_INLINE void load_row(const Address& at, Lanes<float> left[4], Lanes<float> right[4]) {
-  if constexpr (kChannels == 1) {
-    load_pairs(at, left, right);
-    return;
-  }
-  load_columns(at, left);
-  if constexpr (kChannels == 2) {
-    right[0] = left[2], right[1] = left[3];
-    return;
-  }
-  // Where three numbers end, a fourth might not be there to read: the right texel is read from the one before it on.
-  constexpr int kSkip = kChannels == 4 ? 4 : 2, kFirst = kChannels == 4 ? 0 : 1;
-  Lanes<float> columns[4];
-  load_columns([&](int l) { return at(l) + kSkip; }, columns);
-  for (int c = 0; c < kChannels && kChannels > 2; ++c) right[c] = columns[c + kFirst];
-}
-
 // t[k][c]: channel c of texel k of each lookup.
 template <int kChannels>
 struct TexelLanes {
@@ -154,20 +135,10 @@ void mix_over_lookups(const TextureMix<float>& mix, int n, float* out) {
   }
 }
 
-// A square of texels of three or four channels. Of three, the last lane is another number.
 template <int kChannels>
-DR_INLINE FourFloats mix_square(const TextureTaps<float>& taps, int i) {
+DR_INLINE FourFloats mix_taps(const TextureTaps<float>& taps, int i) {
   const float* const low = taps.texels_of(i) + static_cast<int64_t>(taps.tap[0][i]) * kChannels;
-  const float* const high = low + static_cast<int64_t>(taps.width_of(i)) * kChannels;
-  const float y = taps.y[i];
-  const FourFloats low_left = load_lanes<FourFloats>(low), high_left = load_lanes<FourFloats>(high);
-  const FourFloats left = low_left + y * (high_left - low_left);
-  // As in load_row.
-  constexpr int kRight = kChannels == 4 ? 4 : 2;
-  const FourFloats low_right = load_lanes<FourFloats>(low + kRight);
-  FourFloats right = low_right + y * (load_lanes<FourFloats>(high + kRight) - low_right);
-  if constexpr (kChannels == 3) right = shuffle_lanes<1, 2, 3, 3>(right, right);
-  return left + taps.x[i] * (right - left);
+  return mix_square<kChannels>(low, low + static_cast<int64_t>(taps.width_of(i)) * kChannels, taps.x[i], taps.y[i]);
 }
 
 // Three or four channels.
@@ -180,8 +151,8 @@ void mix_few_channels(const TextureMix<float>& mix, int n, float* out) {
       value = FourFloats{};
       for (int c = 0; c < kChannels; ++c) value[c] = mix.value(i, kChannels, c);
     } else {
-      value = mix_square<kChannels>(mix.fine, i);
-      if (blend) value += mix.fraction[i] * (mix_square<kChannels>(mix.coarse, i) - value);
+      value = mix_taps<kChannels>(mix.fine, i);
+      if (blend) value += mix.fraction[i] * (mix_taps<kChannels>(mix.coarse, i) - value);
     }
     value *= mix.scale;
     if (!mix.add && (kChannels == 4 || i + 1 < n)) {
@@ -211,8 +182,20 @@ DR_INLINE Vector mix_rows(const TexelRows& rows, int c) {
   return left + rows.x * (right - left);
 }
 
+__attribute__((noinline)) void prefetch_rows(const TextureTaps<float>& taps, int i, int channels) {
+  if (taps.regular[i] < 0) return;
+  const TexelRows rows(taps, i, channels);
+  for (const float* row : {rows.t00, rows.t10, rows.t01, rows.t11}) __builtin_prefetch(row);
+}
+
 void mix_many_channels(const TextureMix<float>& mix, int n, int channels, float* out) {
+  // Texels of a level that the inner caches do not hold are asked for some lookups ahead.
+  constexpr int kAhead = 6;
+  constexpr int64_t kLargeLevel = int64_t(1) << 16;
+  const int64_t width = mix.fine.width[0];  // as if it were as high
+  const bool large = !mix.blend && mix.fine.one_level && width * width * channels > kLargeLevel;
   for (int i = 0; i < n; ++i, out += channels) {
+    if (large && i + kAhead < n) prefetch_rows(mix.fine, i + kAhead, channels);
     const bool blend = mix.blend && mix.fraction[i] > 0;
     const float fraction = blend ? mix.fraction[i] : 0.0f;
     int c = 0;

@@ -57,6 +57,7 @@ def test_many_lookups_of_a_small_texture_equal_few_bit_for_bit(mode, wrap):
         (1, (9, 6), F32),
         (2, (1, 7), F32),
         (3, (6, 9), F32),
+        (4, (9, 4), F32),
         (9, (5, 5), F32),
         (2, (8, 3), F64),
     ):
@@ -64,7 +65,7 @@ def test_many_lookups_of_a_small_texture_equal_few_bit_for_bit(mode, wrap):
         uv = uniform(2, 40, 13, 2, low=-1.2, high=2.2, seed=1, dtype=dtype)
         uv[0, 3, 5, 0] = float("nan")
         steps = 0.2 * rnd(2, 40, 13, 4, seed=2, dtype=dtype) if "derivatives" in MODES[mode] else None
-        if steps is not None:  # one and two channels have a loop of their own for lookups of the same levels
+        if steps is not None:  # one to four channels have loops of their own for lookups of the same levels
             steps[:, 10:20] = torch.tensor([0.3, 0.1, 0, 0.3], dtype=dtype)
             steps[:, 20:30] = 0.02
         cotangent = rnd(2, 40, 13, channels, seed=3, dtype=dtype)
