@@ -43,7 +43,7 @@ def test_command_writes_its_report(tmp_path):
 
 
 def test_section_that_can_not_start_is_reported(tmp_path):
-    result = driver.run_section("no_such_section", tmp_path, 5.0, True)
+    result = driver.run_section("no_such_section", tmp_path, 5.0, 25.0, True)
     assert result["exit_status"] == 1
     assert "No module named" in result["log_tail"]
     assert report.has_failed(result)

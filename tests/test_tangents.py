@@ -11,6 +11,7 @@ import torch
 
 import diffrender as dr
 from diffrender import geometry
+from diffrender.geometry import tangents as tangents_module
 from diffrender.geometry import vertex_tangents
 from tests.support.vocabulary import rnd
 
@@ -349,3 +350,30 @@ def test_normal_maps_are_lit_along_the_tangents_of_the_mesh():
 def test_bad_call_says_what_is_wrong(call, error, message):
     with pytest.raises(error, match=message):
         call(*bent_grid())
+
+
+def test_combinations_are_found_once_for_a_mesh_that_moves(monkeypatch):
+    calls = []
+    found = tangents_module._unique_corners
+    monkeypatch.setattr(tangents_module, "_unique_corners", lambda *args: calls.append(1) or found(*args))
+    mesh = geometry.torus(segments=12, tube_segments=8).to(F64)
+    assert mesh.texcoords is not None
+    for scale in (1.0, 1.1, 1.2):
+        moved = mesh.with_vertices(mesh.vertices * torch.tensor([scale, 1.0, 1.0], dtype=F64))
+        tangents, rows = moved.vertex_tangents()
+        truth, true_rows = vertex_tangents(moved.vertices, moved.triangles, mesh.texcoords, mesh.texcoord_triangles)
+        assert torch.equal(tangents, truth)
+        assert torch.equal(rows, true_rows)
+    assert len(calls) == 4  # three of the function itself
+    # Mirrored in place, or other texcoords: found anew.
+    with torch.no_grad():
+        mesh.texcoords[:, 0].neg_()
+    assert (at_corners(*mesh.vertex_tangents())[..., 3] == -1).all()
+    assert len(calls) == 5
+    other = mesh.replace(texcoords=-mesh.texcoords)
+    assert (at_corners(*other.vertex_tangents())[..., 3] == -1).all()
+    with torch.inference_mode():
+        torch.testing.assert_close(mesh.vertex_tangents()[0].clone(), mesh.vertex_tangents()[0])
+    vertices = mesh.vertices.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(mesh.with_vertices(vertices).vertex_tangents()[0][:, 0].sum(), vertices)
+    assert grad.any()

@@ -34,6 +34,6 @@ if __name__ == "__main__":
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, with tiny inputs")
     parser.add_argument("--only", nargs="+", choices=driver.SECTIONS, default=list(driver.SECTIONS))
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "gpu_check")
-    parser.add_argument("--budget-s", type=float, default=480.0, help="seconds for everything, default %(default)s")
+    parser.add_argument("--budget-s", type=float, default=460.0, help="seconds for everything, default %(default)s")
     options = parser.parse_args()
     sys.exit(driver.run(options.only, options.out, options.budget_s, options.dry_run))

@@ -166,13 +166,14 @@ class Mesh:
             return self.tangents, self.tangent_triangles
         if self.texcoords is None:
             raise ValueError("Mesh.vertex_tangents: the mesh must have texcoords, got none.")
-        return _tangents.vertex_tangents(
+        return _tangents.tangents_with(
             self.vertices,
             self.triangles,
             self.texcoords,
             self.texcoord_triangles,
-            normals=self.normals,
-            normal_triangles=self.normal_triangles,
+            self.normals,
+            self.normal_triangles,
+            self._cache,
         )
 
     def edges(self) -> Edges:

@@ -16,8 +16,11 @@ values, here corners are shared by index. Maps that were baked for tangents of a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from .. import _checks
 from .normals import corner_angles, safe_normalize, sum_without_noise, triangle_area_vectors, triangle_corners
@@ -61,6 +64,21 @@ def vertex_tangents(
         >>> tangents[rows[0, 0]].tolist()
         [1.0, 0.0, 0.0, 1.0]
     """
+    return tangents_with(vertices, triangles, texcoords, texcoord_triangles, normals, normal_triangles, {})
+
+
+def tangents_with(
+    vertices: Tensor,
+    triangles: Tensor,
+    texcoords: Tensor,
+    texcoord_triangles: Tensor | None,
+    normals: Tensor | None,
+    normal_triangles: Tensor | None,
+    kept: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """`vertex_tangents`, with the combinations of the last call from `kept` where index tables and texcoords are the
+    same: to find them anew takes several sorts, and on a GPU the host waits for each.
+    """
     name = "vertex_tangents"
     vertices = _check_rows(name, "vertices", vertices, 3, None)
     texcoords = _check_rows(name, "texcoords", texcoords, 2, vertices)
@@ -80,7 +98,7 @@ def vertex_tangents(
         normals = smooth_normals(vertices, triangles)
 
     directions, side = _triangle_tangents(vertices, triangles, texcoords, tables["texcoord_triangles"])
-    rows, corner_of_row = _unique_corners(list(tables.values()), side)
+    rows, corner_of_row = _kept_corners(list(tables.values()), texcoords, side, kept)
     angles = corner_angles(vertices, triangles, triangle_area_vectors(vertices, triangles))
     weighted = (angles.unsqueeze(-1) * directions.unsqueeze(-2)).flatten(-3, -2)
     sums = sum_without_noise(weighted, rows.reshape(-1), corner_of_row.shape[0])
@@ -127,6 +145,26 @@ def _triangle_tangents(
         expected = "be mirrored in the same triangles in all items"
         _checks.fail(ValueError, "vertex_tangents", "texcoords", expected, "different ones", "Call it once per item.")
     return directions, sides[0]
+
+
+def _kept_corners(tables: list[Tensor], texcoords: Tensor, side: Tensor, kept: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """`_unique_corners`, which depends on the tables and on where texcoords are mirrored."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return _unique_corners(tables, side)
+    made_from = [*tables, texcoords]
+    is_plain = [type(x) in (Tensor, torch.nn.Parameter) and not x.is_inference() for x in made_from]
+    states = [(x._version, x.data_ptr()) if plain else None for x, plain in zip(made_from, is_plain, strict=True)]
+    owners, known, result = kept.get("tangent_corners", ([], None, None))
+    if known == states and all(a is b for a, b in zip(owners, made_from, strict=True)) and result is not None:
+        return result
+    # Ordinary tensors, also where the caller is in inference mode.
+    with torch.inference_mode(False), torch.no_grad():
+        result = _unique_corners([table.clone() if table.is_inference() else table for table in tables], side.clone())
+        if side.is_cuda:
+            torch.cuda.current_stream(side.device).synchronize()  # so that other streams can use them
+    if all(is_plain) and _get_current_dispatch_mode() is None:
+        kept["tangent_corners"] = made_from, states, result
+    return result
 
 
 def _unique_corners(tables: list[Tensor], side: Tensor) -> tuple[Tensor, Tensor]:

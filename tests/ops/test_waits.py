@@ -12,6 +12,7 @@ from diffrender.ops.coverage import _DRIVER_GPU, _coverage_with_driver
 from tests.ops.contract import CONTRACTS
 from tests.ops.rows.coverage import many_pixels, picture
 from tests.support.vocabulary import rnd
+from tools.gpu.workload import renderer_calls
 
 # Operators whose result is a number of Python, or has a size that depends on values.
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique", "equal", "is_nonzero")
@@ -87,6 +88,15 @@ def test_coverage_reads_once_or_never(capacity, expected, reads):
     with reads:
         differentiate(call, [positions])
     assert reads.found == expected
+
+
+@pytest.mark.parametrize("call", renderer_calls("cpu"), ids=lambda call: call.name)
+def test_renderer_reads_nothing_back(call, reads):
+    call.run(*call.inputs)
+    reads.found.clear()
+    with reads:
+        call.run(*call.inputs)
+    assert reads.found == []
 
 
 def test_reads_are_seen(reads):

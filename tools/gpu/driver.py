@@ -32,7 +32,7 @@ def run(sections: list[str], out: Path, budget_s: float, dry_run: bool) -> int:
         remaining = [SECTIONS[n] for n in list(SECTIONS) if n in sections][position:]
         left = budget_s - (time.monotonic() - start)
         share = max(left * SECTIONS[name] / sum(remaining), 1.0)
-        results["sections"][name] = run_section(name, out, share, dry_run)
+        results["sections"][name] = run_section(name, out, share, min(1.15 * share + 20, max(left, 1.0) + 10), dry_run)
         print(report.section_line(name, results["sections"][name]), flush=True)
         # After every section: a machine that goes away leaves what was found so far.
         results["seconds"] = round(time.monotonic() - start, 1)
@@ -42,8 +42,11 @@ def run(sections: list[str], out: Path, budget_s: float, dry_run: bool) -> int:
     return 1 if any(report.has_failed(section) for section in results["sections"].values()) else 0
 
 
-def run_section(name: str, out: Path, seconds: float, dry_run: bool) -> dict[str, Any]:
-    """The section's result with its exit status, its time, and the end of what it printed."""
+def run_section(name: str, out: Path, seconds: float, limit: float, dry_run: bool) -> dict[str, Any]:
+    """The section's result with its exit status, its time, and the end of what it printed.
+
+    Sections watch their seconds themselves; the limit is for one that hangs.
+    """
     path, log = out / f"{name}.json", out / f"{name}.log"
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", f"tools.gpu.{name}", "--result", str(path), "--budget-s", str(round(seconds, 1))]
@@ -52,8 +55,7 @@ def run_section(name: str, out: Path, seconds: float, dry_run: bool) -> dict[str
     with open(log, "w") as stream:
         process = subprocess.Popen(command, cwd=build_library.ROOT, stdout=stream, stderr=subprocess.STDOUT)
         try:
-            # Sections watch their budget themselves; the limit is for one that hangs.
-            status: int | str = process.wait(timeout=seconds * 1.15 + 20)
+            status: int | str = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
