@@ -5,12 +5,13 @@
 #include "core/launch.h"
 #include "core/tensor.h"
 #include "segments_lists.h"
+#include "segments_marks_cpu.h"
 
 namespace diffrender {
 namespace {
 
-// Items per task on the CPU, for kernels that spend about a microsecond on each.
-constexpr int64_t kHeavyPiece = 256;
+// Items per task on the CPU, for kernels that spend about a microsecond on each, and about ten nanoseconds.
+constexpr int64_t kHeavyPiece = 256, kTrianglePiece = 4096;
 
 struct SegmentTensors {
   Tensor given_positions, positions;  // as given, and in double precision
@@ -91,17 +92,23 @@ Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
 
 // The visible ones of them alone, in a row, so that later passes get no more than they need.
 Pieces visible_pieces(const Tensor& like, Pieces&& found) {
-  int64_t count = 0;
-  const auto each = [&](const auto& body) {
-    for (int64_t i = 0; i < found.list.count; ++i) found.list.visit_place(i, [](int64_t) { return true; }, body);
+  constexpr int64_t kPiece = 2048;
+  std::vector<int64_t> before((found.list.count + kPiece - 1) / kPiece + 1, 0);
+  const auto each = [&](int64_t begin, int64_t end, const auto& body) {
+    for (int64_t i = begin; i < end; ++i) found.list.visit_place(i, [](int64_t) { return true; }, body);
   };
-  each([&](const EdgePiece&) { ++count; });
+  parallel_ranges(found.list.count, kPiece, [&](int64_t begin, int64_t end) {
+    each(begin, end, [&](const EdgePiece&) { ++before[begin / kPiece + 1]; });
+  });
+  for (size_t i = 1; i < before.size(); ++i) before[i] += before[i - 1];
   Pieces result;
-  result.first = new_structs<EdgePiece>(like, count);
+  result.first = new_structs<EdgePiece>(like, before.back());
   EdgePiece* const pieces = mutable_data<EdgePiece>(result.first);
-  result.list = {pieces, nullptr, count, count};
-  EdgePiece* next = pieces;
-  each([&](const EdgePiece& piece) { *next++ = piece; });
+  result.list = {pieces, nullptr, before.back(), before.back()};
+  parallel_ranges(found.list.count, kPiece, [&](int64_t begin, int64_t end) {
+    EdgePiece* next = pieces + before[begin / kPiece];
+    each(begin, end, [&](const EdgePiece& piece) { *next++ = piece; });
+  });
   return result;
 }
 
@@ -178,11 +185,16 @@ struct Marks {
                                        mesh.mesh.vertex_count,
                                        mesh.mesh.triangle_count,
                                        t.cull};
-      launch(t.positions, facing.numel(), TriangleFacing<scalar_t>{given, mutable_data<int8_t>(facing)});
+      launch(t.positions, facing.numel(), TriangleFacing<scalar_t>{given, mutable_data<int8_t>(facing)},
+             kTrianglePiece);
     });
-    launch(t.positions, edges.numel(), MarkEdges{mesh, mutable_data<uint8_t>(edges)});
-    launch(t.positions, crossings.numel(),
-           MarkCrossings{mesh, data<int32_t>(t.triangle_id), mutable_data<uint8_t>(crossings)});
+    launch(t.positions, edges.numel(), MarkEdges{mesh, mutable_data<uint8_t>(edges)}, kTrianglePiece);
+    const MarkCrossings mark{mesh, data<int32_t>(t.triangle_id), mutable_data<uint8_t>(crossings)};
+    if (t.positions.is_cuda()) {
+      launch(t.positions, crossings.numel(), mark);
+    } else {
+      run(crossings.numel(), MarkCrossingsCpu{mark});
+    }
   }
 
   Marks(const SegmentTensors& t, const Tensor& side, const Tensor& edge, const Tensor& crossing)
@@ -377,16 +389,12 @@ void check_image(const Tensor& image, const SegmentTensors& t) {
            "segments: image must have shape (B, H, W, C)");
 }
 
-template <class scalar_t>
-void blend(const Pieces& pieces, const Tensor& image, const Tensor& result) {
-  const PieceList& list = pieces.list;
-  if (list.count == 0 || image.numel() == 0) return;
-  const Tensor keys = new_empty(image, {list.count}, ScalarType::Long);
-  run(list.count, PieceKeys{list, mutable_data<int64_t>(keys)});
-  const auto [sorted, order] = sort_keys(keys);
-  run_heavy(list.count, BlendPieces<scalar_t>{list, data<int64_t>(sorted), data<int64_t>(order), data<scalar_t>(image),
-                                              mutable_data<scalar_t>(result), static_cast<int32_t>(image.size(3)),
-                                              static_cast<int32_t>(image.size(2))});
+// Adds to `picture` what `use` makes of the pieces, each no further than `reach` pixels from its own.
+template <class scalar_t, class Use>
+void add_to_picture(const PieceList& list, const Use& use, int64_t reach, const Tensor& picture) {
+  if (list.count == 0 || picture.numel() == 0) return;
+  const PieceBands bands(list, picture.numel() / use.channels, reach);
+  run(PieceBands::kMost, SumInBands<scalar_t, Use>{list, bands, use, mutable_data<scalar_t>(picture)}, 1);
 }
 
 std::tuple<Tensor, Tensor, Tensor> segments_marked(const Tensor& visible, const Tensor& clip_positions,
@@ -423,8 +431,11 @@ std::tuple<Tensor, Tensor> antialias_segments(const Tensor& input, const Tensor&
     }
     Walk walk(tensors, marks);
     const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
-    blend<scalar_t>(of_edges, image, result);
-    blend<scalar_t>(of_crossings, image, result);
+    const BlendPiece<scalar_t> blend{data<scalar_t>(image), static_cast<int32_t>(image.size(3)),
+                                     static_cast<int32_t>(image.size(2))};
+    for (const PieceList& list : {of_edges.list, of_crossings.list}) {
+      add_to_picture<scalar_t>(list, blend, 0, result);
+    }
     return keep_pieces(tensors.triangle_id, of_edges.list, of_crossings.list);
   });
   return {result, kept};
@@ -469,18 +480,20 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(
     const auto found = kept_pieces(given);
     const Pieces of_edges = found.has_value() ? found->first : walk.edges();
     const Pieces of_crossings = found.has_value() ? found->second : walk.crossings();
-    const auto add = [&](const Tensor& target, const PieceList& list, const auto& use) {
-      using Use = std::decay_t<decltype(use)>;
-      // A piece takes as long as many additions: a second buffer pays early.
-      detail::scatter_cpu<scalar_t>(target, 1, list.count, SumPieces<PieceList, Use>{list, use}, 16 * list.count);
-    };
     if (need_image && blended) {
-      add(grad_image, of_edges.list, to_image);
-      add(grad_image, of_crossings.list, to_image);
+      for (const PieceList& list : {of_edges.list, of_crossings.list}) {
+        add_to_picture<scalar_t>(list, to_image, width + 1, grad_image);
+      }
     }
     if (!need_positions) return;
-    add(grad_positions, of_edges.list, EdgeBackward<scalar_t>{jump(walk.mesh())});
-    add(grad_positions, of_crossings.list, CrossingBackward<scalar_t>{jump(walk.mesh())});
+    const auto add = [&](const PieceList& list, const auto& use) {
+      using Use = std::decay_t<decltype(use)>;
+      // A piece takes as long as many additions: a second buffer pays early.
+      detail::scatter_cpu<scalar_t>(grad_positions, 1, list.count, SumPieces<PieceList, Use>{list, use},
+                                    16 * list.count);
+    };
+    add(of_edges.list, EdgeBackward<scalar_t>{jump(walk.mesh())});
+    add(of_crossings.list, CrossingBackward<scalar_t>{jump(walk.mesh())});
   });
   return {grad_image, grad_positions};
 }

@@ -69,6 +69,11 @@ struct BlendPiece {
     for (int32_t c = 0; c < channels; ++c) accumulate(sink, sum.pixel * channels + c, value(sum, c));
   }
 
+  // The same, for pixels in [first, last) only.
+  DR_HD void flush_within(const Sum& sum, int64_t first, int64_t last, const Sink<scalar_t>& sink) const {
+    if (sum.pixel >= first && sum.pixel < last) flush(sum, sink);
+  }
+
   DR_HD void flush_by_warp(const Sum& sum, const Sink<scalar_t>& sink) const {
     if (!warp_any(sum.area != 0)) return;
     add_channels_by_warp(sink, sum.area != 0, sum.pixel * channels, channels, [&](int32_t c) { return value(sum, c); });
@@ -97,14 +102,16 @@ struct BlendBackwardImage {
     if (piece.front != piece.back) sum->add(piece);
   }
 
-  DR_HD void flush(const Sum& sum, const Sink<scalar_t>& sink) const {
+  DR_HD void flush(const Sum& sum, const Sink<scalar_t>& sink) const { flush_within(sum, 0, INT64_MAX, sink); }
+
+  DR_HD void flush_within(const Sum& sum, int64_t first, int64_t last, const Sink<scalar_t>& sink) const {
     const scalar_t area = static_cast<scalar_t>(sum.area);
-    const int64_t front = cell_pixel(sum.pixel, sum.front, width) * channels;
-    const int64_t back = cell_pixel(sum.pixel, sum.back, width) * channels;
+    const int64_t front = cell_pixel(sum.pixel, sum.front, width), back = cell_pixel(sum.pixel, sum.back, width);
+    const bool to_back = back >= first && back < last, to_front = front >= first && front < last;
     for (int32_t c = 0; c < channels; ++c) {
       const scalar_t g = area * grad_result[sum.pixel * channels + c];
-      accumulate(sink, back + c, g);
-      accumulate(sink, front + c, -g);
+      if (to_back) accumulate(sink, back * channels + c, g);
+      if (to_front) accumulate(sink, front * channels + c, -g);
     }
   }
 

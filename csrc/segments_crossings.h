@@ -28,93 +28,22 @@ struct MarkCrossings {
   const int32_t* triangle_id;  // [B, H, W]
   uint8_t* marks;              // [B, H, W]; zero on entry
 
-  static constexpr int kBlock = kItemsAtOnce<32>, kStep = kItemsAtOnce<8>;
-
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    const int64_t width = in.viewport.width, height = in.viewport.height;
-    while (begin < end && in.mesh.triangle_count > 0) {
-      const int64_t line = begin / width, item = line / height, row_end = (line + 1) * width;
-      const int64_t stop = end < row_end ? end : row_end;
-      const int32_t row = static_cast<int32_t>(line - item * height);
-      for (; begin < stop; begin += kBlock) {
-        mark_block(item, row, line * width, begin, begin + kBlock < stop ? begin + kBlock : stop, row_end);
-      }
-      begin = stop;
-    }
+    for_each_index(begin, end, in.viewport.width, [&](int64_t p, int64_t line) {
+      const int64_t item = line / in.viewport.height;
+      const int32_t row = static_cast<int32_t>(line - item * in.viewport.height);
+      const int32_t column = static_cast<int32_t>(p - line * in.viewport.width);
+      if (column + 1 < in.viewport.width) look(item, column, row, p, 0);
+      if (row + 1 < in.viewport.height) look(item, column, row, p, 1);
+    });
   }
 
-  // First a mark for every pair of two triangles, which vectorizes, then a look at those.
-  DR_HD void mark_block(int64_t item, int32_t row, int64_t row_begin, int64_t begin, int64_t end,
-                        int64_t row_end) const {
-    const int64_t below = row + 1 < in.viewport.height ? in.viewport.width : 0;
-    uint8_t differ[2 * kBlock];  // to the right, then downwards
-    int32_t any = 0;
-    if (end - begin == kBlock && end < row_end) {
-      for (int k = 0; k < kBlock; ++k) {
-        const int32_t f = triangle_id[begin + k], g = triangle_id[begin + k + 1], h = triangle_id[begin + k + below];
-        // Of pixels side by side that show the same f above the same h the last one stands for all.
-        const bool again = (f == g) & (h == triangle_id[begin + k + 1 + below]) & (k + 1 < kBlock);
-        differ[k] = static_cast<uint8_t>((f != g) & ((f | g) >= 0));
-        differ[kBlock + k] = static_cast<uint8_t>((f != h) & ((f | h) >= 0) & !again);
-        any |= (f ^ g) | (f ^ h);
-      }
-    } else {
-      for (int k = 0; k < kBlock; ++k) {
-        const int64_t p = begin + k < end ? begin + k : begin;
-        const int32_t f = triangle_id[p], g = triangle_id[p + (p + 1 < row_end ? 1 : 0)], h = triangle_id[p + below];
-        differ[k] = static_cast<uint8_t>((begin + k < end) & (f != g) & ((f | g) >= 0));
-        differ[kBlock + k] = static_cast<uint8_t>((begin + k < end) & (f != h) & ((f | h) >= 0));
-        any |= (f ^ g) | (f ^ h);
-      }
-    }
-    if (any == 0) return;
-    int32_t pairs[2 * kBlock];
-    int count = 0;
-    for (int k = 0; k < 2 * kBlock; k += kStep) {  // which pairs differ is hard to predict: no branch for each of them
-      const uint8_t* const flags = differ + k;
-      const uint64_t word = kStep == 8 ? load_word(flags) : *flags;
-      if (word == 0) continue;
-      for (int b = 0; b < kStep; ++b) {
-        pairs[count] = k + b;
-        count += static_cast<int>(word >> (8 * b) & 1);
-      }
-    }
-    // Most of them are neighbours on one surface. Their indices side by side are compared many at once.
-    int32_t corners[6][2 * kBlock];
-    uint8_t apart[2 * kBlock];
-    const uint32_t triangles = static_cast<uint32_t>(in.mesh.triangle_count);
-    for (int i = 0; i < count; ++i) {
-      const int64_t p = begin + pairs[i] % kBlock, q = p + (pairs[i] < kBlock ? 1 : below);
-      const uint32_t f = static_cast<uint32_t>(triangle_id[p]), g = static_cast<uint32_t>(triangle_id[q]);
-      const bool known = f < triangles && g < triangles;  // others seem to be one triangle
-      const int32_t* const tf = in.mesh.triangles + static_cast<int64_t>(known ? f : 0) * 3;
-      const int32_t* const tg = in.mesh.triangles + static_cast<int64_t>(known ? g : 0) * 3;
-      for (int k = 0; k < 3; ++k) {
-        corners[k][i] = tf[k];
-        corners[3 + k][i] = tg[k];
-      }
-    }
-    for (int i = 0; i < count; ++i) {
-      int shared = 0;
-      for (int k = 0; k < 3; ++k) {
-        for (int m = 3; m < 6; ++m) shared |= corners[k][i] == corners[m][i] ? 1 : 0;
-      }
-      apart[i] = static_cast<uint8_t>(1 - shared);
-    }
-    for (int i = 0; i < count; ++i) {
-      if (apart[i] == 0) continue;
-      const int axis = pairs[i] / kBlock;
-      const int64_t step = axis == 0 ? 1 : below;
-      int64_t p = begin + pairs[i] % kBlock;
-      const int32_t f = triangle_id[p], g = triangle_id[p + step];
-      bool again = true;
-      for (; again; --p) {
-        if (may_cross(item, static_cast<int32_t>(p - row_begin), row, f, g, axis)) {
-          mark(row, p - row_begin, p, p + step, axis);
-        }
-        again = axis == 1 && p > begin && triangle_id[p - 1] == f && triangle_id[p - 1 + step] == g;
-      }
-    }
+  // The pair of pixel p and the next one to the right (axis 0) or downwards (axis 1).
+  DR_HD void look(int64_t item, int32_t column, int32_t row, int64_t p, int axis) const {
+    const int64_t q = p + (axis == 0 ? 1 : in.viewport.width);
+    const int32_t f = triangle_id[p], g = triangle_id[q];
+    if (f == g || !in.has(f) || !in.has(g) || in.share_an_edge(f, g)) return;
+    if (may_cross(item, column, row, f, g, axis)) mark(row, column, p, q, axis);
   }
 
   // All pixels that have both of a pair in their window.
@@ -146,7 +75,7 @@ struct MarkCrossings {
   }
 };
 
-// The crossing pieces of a pixel: every pair of triangles of its window that share no corner.
+// The crossing pieces of a pixel: every pair of triangles of its window that share no edge and no corner.
 struct CrossingFinder {
   SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
@@ -169,7 +98,10 @@ struct CrossingFinder {
         int32_t index_g[3];
         in.mesh.indices(window.face_id[g], index_g);
         EdgePiece piece;
-        if (share_a_corner(in, item, index_f, index_g) || !make_piece(window, f, g, &piece)) continue;
+        if (in.share_an_edge(window.face_id[f], window.face_id[g]) || share_a_corner(in, item, index_f, index_g) ||
+            !make_piece(window, f, g, &piece)) {
+          continue;
+        }
         piece.pixel = pixel;
         body(piece);
       }

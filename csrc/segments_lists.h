@@ -2,7 +2,10 @@
 // by pixel. They share what they find between the picture and both gradients. For visibility "exact" see part 6.
 #pragma once
 
+#include <vector>
+
 #include "segments_exact.h"
+#include "segments_sums.h"
 
 namespace diffrender {
 
@@ -277,27 +280,43 @@ struct FinishPieces {
   }
 };
 
-// Adds the pieces of each pixel to the picture. Sorted by pixel, so that a pixel is written by one thread.
-template <class scalar_t>
-struct BlendPieces {
-  PieceList list;
-  const int64_t* keys;    // [count] sorted
-  const int64_t* order;   // [count] index into list
-  const scalar_t* image;  // [B, H, W, C]
-  scalar_t* result;       // [B, H, W, C]
-  int32_t channels, width;
+// Pieces by where in a picture they may add something: in bands of 2^shift pixels, in their order within each.
+struct PieceBands {
+  static constexpr int64_t kMost = 16;
+  int shift = 12;
+  std::vector<int32_t> pieces[kMost];
+
+  // `reach`: how far from its pixel a piece adds something.
+  PieceBands(const PieceList& list, int64_t pixels, int64_t reach) {
+    while (pixels > kMost << shift) ++shift;
+    for (int64_t i = 0; i < list.count; ++i) {
+      const int64_t pixel = list.at(i).pixel;
+      if (pixel < 0) continue;
+      const int64_t first = std::max<int64_t>(pixel - reach, 0) >> shift;
+      const int64_t last = std::min(pixel + reach, pixels - 1) >> shift;
+      for (int64_t band = first; band <= last; ++band) pieces[band].push_back(static_cast<int32_t>(i));
+    }
+  }
+};
+
+// Adds what BlendPiece or BlendBackwardImage makes of pieces to a picture, band by band. No pixel belongs to two
+// threads, and how many bands there are makes no difference to any sum.
+template <class scalar_t, class Use>
+struct SumInBands {
+  const PieceList& list;
+  const PieceBands& bands;
+  Use use;
+  scalar_t* picture;  // [B, H, W, C]
 
   void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t pixel = keys[i];
-      if (pixel == kNoPixel) break;
-      if (i > 0 && keys[i - 1] == pixel) continue;
-      for (int64_t k = i; k < list.count && keys[k] == pixel; ++k) {
-        const EdgePiece& piece = list.at(order[k]);
-        const scalar_t area = static_cast<scalar_t>(piece.area);
-        const scalar_t* const front = image + cell_pixel(pixel, piece.front, width) * channels;
-        const scalar_t* const back = image + cell_pixel(pixel, piece.back, width) * channels;
-        for (int32_t c = 0; c < channels; ++c) result[pixel * channels + c] += area * (back[c] - front[c]);
+    for (int64_t band = begin; band < end; ++band) {
+      for (const int32_t i : bands.pieces[band]) {
+        const EdgePiece& piece = list.at(i);
+        if (!use.wants(piece.pixel)) continue;
+        typename Use::Sum sum;
+        use.add(piece, &sum);
+        if (sum.empty()) continue;
+        use.flush_within(sum, band << bands.shift, (band + 1) << bands.shift, Sink<scalar_t>{picture});
       }
     }
   }

@@ -89,6 +89,17 @@ struct SegmentMesh {
     return false;
   }
 
+  DR_HD bool has(int32_t triangle) const {
+    return static_cast<uint32_t>(triangle) < static_cast<uint32_t>(mesh.triangle_count);
+  }
+
+  // Whether g is the only other triangle at an edge of f, as almost all neighbours on the screen are. No branches.
+  DR_HD bool share_an_edge(int32_t f, int32_t g) const {
+    const int32_t* const twins = topology + static_cast<int64_t>(f) * 3;
+    const uint32_t first = 3 * static_cast<uint32_t>(g);
+    return (twins[0] - first < 3u) | (twins[1] - first < 3u) | (twins[2] - first < 3u);
+  }
+
   DR_HD void edge_vertices(int32_t corner, int32_t* a, int32_t* b) const {
     diffrender::edge_vertices(mesh.triangles, corner, a, b);
   }

@@ -12,6 +12,7 @@ none). It is written with Functions, never with bare kernels, so that a derivati
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -105,6 +106,8 @@ def _with_forward_mode(function: Any) -> Any:
         results = rule(inputs, saved[count:], tangents)
         return tuple(results) if ctx.is_tuple else results
 
+    # torch asks for it in every call, and python makes it anew each time.
+    setattr(forward, "__signature__", inspect.signature(forward))  # noqa: B010
     own = {"forward": forward, "setup_context": setup_context, "backward": backward, "jvp": jvp}
     methods = {name: staticmethod(method) for name, method in own.items()}
     return type(function.__name__, (function,), {**methods, "__module__": function.__module__})

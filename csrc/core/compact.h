@@ -59,6 +59,7 @@ inline Tensor marked_indices(const Tensor& marks) {
   int64_t* const out = mutable_data<int64_t>(result);
   parallel_ranges(n, kPiece, [&](int64_t begin, int64_t end) {
     int64_t place = before[begin / kPiece];
+    if (place == before[begin / kPiece + 1]) return;
     detail::for_each_mark(values, begin, end, [&](int64_t i) { out[place++] = i; });
   });
   return result;

@@ -2,6 +2,7 @@
 // a loop that adds every piece by itself. Prints what failed; exit status 0 when nothing did.
 // tests/test_native.py compiles this with sanitizers.
 #include "segments_blend.h"
+#include "segments_marks_cpu.h"
 #include "support.h"
 
 namespace {
@@ -132,6 +133,34 @@ void test_segments(int32_t channels) {
   expect(additions == 0, "without a gradient nothing is added");
 }
 
+// The marks that the CPU makes block by block, from any pixel to any other, against those of one pixel after the other.
+void test_marks(int32_t width, std::mt19937& random) {
+  auto scene = make_scene<float>(40, width, 14, random);
+  add_crossing(scene);
+  const SegmentScene<float> s(scene);
+  std::vector<int32_t> topology = s.topology;
+  topology[1] = 5;  // the two that cross, as if they were neighbours
+  topology[5] = 1;
+  SegmentMesh mesh = s.mesh;
+  mesh.topology = topology.data();
+  std::vector<uint8_t> truth(s.id.size());
+  const MarkCrossings kernel{mesh, s.id.data(), truth.data()};
+  const int64_t pixels = s.scene.pixels();
+  kernel(0, pixels);
+  const auto count = [](const std::vector<uint8_t>& marks) { return std::count(marks.begin(), marks.end(), 1); };
+  expect(0 < count(truth) && count(truth) < count(s.crossings), "neighbours across an edge do not cross");
+  for (int round = 0; round < 5; ++round) {
+    std::vector<uint8_t> marks(truth.size());
+    const MarkCrossingsCpu blocks{{mesh, s.id.data(), marks.data()}};
+    for (int64_t begin = 0; begin < pixels;) {
+      const int64_t end = round == 0 ? pixels : std::min<int64_t>(pixels, begin + 1 + random() % (2 * width));
+      blocks(begin, end);
+      begin = end;
+    }
+    expect(marks == truth, "marks of crossings made in blocks");
+  }
+}
+
 // Which triangles a tree of boxes finds at each pixel, against a look at all boxes.
 void test_tree(int64_t count, std::mt19937& random) {
   constexpr int32_t kWidth = 23, kHeight = 17, kItems = 2;
@@ -188,6 +217,7 @@ void test_tree(int64_t count, std::mt19937& random) {
 int main() {
   std::mt19937 random(6);
   for (const int64_t count : {1, 2, 8, 9, 64, 65, 150}) test_tree(count, random);
+  for (const int32_t width : {9, 33, 150}) test_marks(width, random);
   test_segments<float>(5);
   test_segments<double>(3);
   if (failures == 0) std::printf("gpu_segments agrees\n");
