@@ -3,14 +3,28 @@
 
 #include "core/launch.h"
 #include "core/tensor.h"
+#include "shade_packet.h"
 
 namespace diffrender {
 namespace {
 
-template <class scalar_t>
-LatLongSampler<scalar_t> make_sampler(int64_t height, int64_t width, int64_t size) {
+// Texels per task on the CPU: each has several parts.
+constexpr int64_t kTexelsPerTask = 1024;
+
+template <class T>
+LatLongSampler<T> make_sampler(int64_t height, int64_t width, int64_t size) {
   DR_CHECK(height >= 1 && width >= 1 && size >= 1 && size <= 8192, "cube_from_lat_long: wrong size");
   return {static_cast<int32_t>(height), static_cast<int32_t>(width), static_cast<int32_t>(size)};
+}
+
+// Calls f with the number of channels where a body knows it.
+template <class F>
+void for_channels(int64_t channels, const F& f) {
+  if (channels == 3) {
+    f(std::integral_constant<int, 3>());
+  } else {
+    f(std::integral_constant<int, 0>());
+  }
 }
 
 Tensor cube_from_lat_long(const Tensor& input, int64_t size) {
@@ -22,10 +36,25 @@ Tensor cube_from_lat_long(const Tensor& input, int64_t size) {
   if (cube.numel() == 0) return cube;
   dispatch_floating(panorama, [&](auto zero) {
     using scalar_t = decltype(zero);
-    launch(panorama, batch * 6 * size * size,
-           CubeFromLatLongForward<scalar_t>{make_sampler<scalar_t>(panorama.size(1), panorama.size(2), size),
-                                            data<scalar_t>(panorama), mutable_data<scalar_t>(cube),
-                                            static_cast<int32_t>(channels)});
+    const int64_t texels = batch * 6 * size * size;
+    const auto run = [&](auto number, auto known) {
+      using T = decltype(number);
+      const CubeFromLatLongForward<T, decltype(known)::value> kernel{
+          make_sampler<T>(panorama.size(1), panorama.size(2), size), data<scalar_t>(panorama),
+          mutable_data<scalar_t>(cube), static_cast<int32_t>(channels)};
+      if constexpr (PacketIo<T>::kWidth == 1) {
+        launch(panorama, texels, kernel);
+      } else {
+        parallel_ranges(texels, kTexelsPerTask, [&](int64_t begin, int64_t end) { kernel(begin, end); });
+      }
+    };
+    if constexpr (std::is_same_v<scalar_t, float>) {
+      if (!panorama.is_cuda()) {
+        for_channels(channels, [&](auto known) { run(Packet<float>(0.0f), known); });
+        return;
+      }
+    }
+    run(zero, std::integral_constant<int, 0>());
   });
   return cube;
 }
@@ -46,6 +75,13 @@ Tensor cube_from_lat_long_backward(const Tensor& grad_output, int64_t height, in
       // All taps of all parts of a texel may be the same texel of the panorama.
       constexpr int64_t kPerTexel = 4 * LatLongSampler<scalar_t>::kMostParts * LatLongSampler<scalar_t>::kMostParts;
       scatter_without_buffers<scalar_t>(grad, texels, algorithm, kernel, kPerTexel);
+    } else if constexpr (std::is_same_v<scalar_t, float>) {
+      for_channels(channels, [&](auto known) {
+        using T = Packet<float>;
+        const CubeFromLatLongBackward<T, decltype(known)::value> packets{
+            make_sampler<T>(height, width, size), data<scalar_t>(grad_cube), static_cast<int32_t>(channels)};
+        detail::scatter_cpu<scalar_t>(grad, batch, texels, packets);
+      });
     } else {
       detail::scatter_cpu<scalar_t>(grad, batch, texels, kernel);
     }

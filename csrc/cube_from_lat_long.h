@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cube.h"
+#include "shade_math.h"
 
 namespace diffrender {
 
@@ -19,18 +20,25 @@ struct LatLongTaps {
   scalar_t weight[4];
 };
 
-template <class scalar_t>
+// On the type of a single number, or of a packet of parts of a texel.
+template <class T>
 struct LatLongSampler {
+  using scalar_t = ScalarOf<T>;
+  static constexpr int kWidth = PacketIo<T>::kWidth;
   static constexpr int32_t kMostParts = 32;  // along an axis; only texels next to a pole need as many
 
   int32_t height, width, size;
 
-  // Row 0 looks up, the middle column to -z, columns go on to +x.
-  DR_HD LatLongTaps<scalar_t> taps(Vec3<scalar_t> d) const {
-    const scalar_t across = std::sqrt(d.x * d.x + d.z * d.z);
-    const scalar_t theta = std::atan2(across, d.y), phi = std::atan2(d.x, -d.z);
-    const scalar_t y = theta * (static_cast<scalar_t>(height) / scalar_t(kPi)) - scalar_t(0.5);
-    const scalar_t x = (phi / scalar_t(2 * kPi) + scalar_t(0.5)) * static_cast<scalar_t>(width) - scalar_t(0.5);
+  // Where directions lie in the panorama, in texels from the centre of the first one. Row 0 looks up, the middle column
+  // to -z, columns go on to +x.
+  DR_HD Vec2<T> position(const Vec3<T>& d) const {
+    const T theta = arc_tangent(square_root(d.x * d.x + d.z * d.z), d.y), phi = arc_tangent(d.x, -d.z);
+    const T half = T(scalar_t(0.5));
+    return {(phi * T(scalar_t(1 / (2 * kPi))) + half) * T(static_cast<scalar_t>(width)) - half,
+            theta * T(static_cast<scalar_t>(height) / scalar_t(kPi)) - half};
+  }
+
+  DR_HD LatLongTaps<scalar_t> taps(scalar_t x, scalar_t y) const {
     const scalar_t floor_y = std::floor(y), part = y - floor_y;
     const int32_t row = static_cast<int32_t>(floor_y);
     LatLongTaps<scalar_t> t;
@@ -63,23 +71,37 @@ struct LatLongSampler {
     const scalar_t u0 = static_cast<scalar_t>(column) * h - 1, v0 = static_cast<scalar_t>(row) * h - 1;
     const int32_t n = parts(face, u0 + h / 2, v0 + h / 2, h);
     const scalar_t step = h / static_cast<scalar_t>(n);
-    scalar_t total = 0;
-    for (int32_t k = 0; k < n * n; ++k) total += solid_angle(part(u0, v0, step, n, k));
-    for (int32_t k = 0; k < n * n; ++k) {
-      const Vec3<scalar_t> at = part(u0, v0, step, n, k);
-      visit(taps(FaceFrame<scalar_t>::to_world(face, at)), solid_angle(at) / total);
+    const int32_t count = n * n;
+    scalar_t share[kWidth], x[kWidth], y[kWidth], total = 0;
+    for (int32_t k = 0; k < count; k += kWidth) {
+      PacketIo<T>::store(share, solid_angle(part(u0, v0, step, n, k)), kWidth);
+      for (int32_t l = 0; l < kWidth && k + l < count; ++l) total += share[l];
+    }
+    for (int32_t k = 0; k < count; k += kWidth) {
+      const Vec3<T> at = part(u0, v0, step, n, k);
+      const Vec2<T> where = position(FaceFrame<T>::to_world(face, at));
+      PacketIo<T>::store(share, solid_angle(at) / T(total), kWidth);
+      PacketIo<T>::store(x, where.x, kWidth);
+      PacketIo<T>::store(y, where.y, kWidth);
+      for (int32_t l = 0; l < kWidth && k + l < count; ++l) visit(taps(x[l], y[l]), share[l]);
     }
   }
 
-  DR_HD static Vec3<scalar_t> part(scalar_t u0, scalar_t v0, scalar_t step, int32_t n, int32_t k) {
-    const scalar_t i = static_cast<scalar_t>(k % n) + scalar_t(0.5), j = static_cast<scalar_t>(k / n) + scalar_t(0.5);
-    return {u0 + i * step, v0 + j * step, 1};
+  // Parts k to k + kWidth - 1 of n x n, those of a texel and some beyond its last row.
+  DR_HD static Vec3<T> part(scalar_t u0, scalar_t v0, scalar_t step, int32_t n, int32_t k) {
+    scalar_t u[kWidth], v[kWidth];
+    for (int32_t l = 0, i = k % n, j = k / n; l < kWidth; ++l) {
+      u[l] = u0 + (static_cast<scalar_t>(i) + scalar_t(0.5)) * step;
+      v[l] = v0 + (static_cast<scalar_t>(j) + scalar_t(0.5)) * step;
+      if (++i == n) i = 0, ++j;
+    }
+    return {PacketIo<T>::load(u, kWidth), PacketIo<T>::load(v, kWidth), T(scalar_t(1))};
   }
 
   // Up to a constant.
-  DR_HD static scalar_t solid_angle(Vec3<scalar_t> at) {
-    const scalar_t squared = dot(at, at);
-    return scalar_t(1) / (squared * std::sqrt(squared));
+  DR_HD static T solid_angle(const Vec3<T>& at) {
+    const T squared = at.x * at.x + at.y * at.y + at.z * at.z;
+    return T(scalar_t(1)) / (squared * square_root(squared));
   }
 
   DR_HD int32_t parts(int32_t face, scalar_t u, scalar_t v, scalar_t h) const {
@@ -104,9 +126,12 @@ struct LatLongSampler {
   }
 };
 
-template <class scalar_t>
+// kChannels: their number where it is known, or 0.
+template <class T, int kChannels = 0>
 struct CubeFromLatLongForward {
-  LatLongSampler<scalar_t> sampler;
+  using scalar_t = ScalarOf<T>;
+
+  LatLongSampler<T> sampler;
   const scalar_t* panorama;  // [B, H, W, C]
   scalar_t* cube;            // [B, 6, S, S, C], zero on entry
   int32_t channels;
@@ -116,21 +141,27 @@ struct CubeFromLatLongForward {
     sampler.for_each_texel(begin, end, [&](int64_t item, int64_t texel, int32_t face, int32_t row, int32_t column) {
       const scalar_t* const from = panorama + item * per_item;
       scalar_t* const out = cube + texel * channels;
+      scalar_t known[kChannels + 1] = {};  // in registers
+      scalar_t* const sum = kChannels > 0 ? known : out;
+      const int32_t count = kChannels > 0 ? kChannels : channels;
       sampler.for_each_part(face, row, column, [&](const LatLongTaps<scalar_t>& taps, scalar_t share) {
         for (int k = 0; k < 4; ++k) {
           const scalar_t weight = share * taps.weight[k];
-          const scalar_t* const in = from + taps.index[k] * channels;
-          for (int32_t c = 0; c < channels; ++c) out[c] += weight * in[c];
+          const scalar_t* const in = from + taps.index[k] * count;
+          for (int32_t c = 0; c < count; ++c) sum[c] += weight * in[c];
         }
       });
+      for (int32_t c = 0; c < kChannels; ++c) out[c] = known[c];
     });
   }
 };
 
 // The transpose.
-template <class scalar_t>
+template <class T, int kChannels = 0>
 struct CubeFromLatLongBackward {
-  LatLongSampler<scalar_t> sampler;
+  using scalar_t = ScalarOf<T>;
+
+  LatLongSampler<T> sampler;
   const scalar_t* grad_cube;  // [B, 6, S, S, C]
   int32_t channels;
 
@@ -138,11 +169,12 @@ struct CubeFromLatLongBackward {
     const int64_t per_item = static_cast<int64_t>(sampler.height) * sampler.width * channels;
     sampler.for_each_texel(begin, end, [&](int64_t item, int64_t texel, int32_t face, int32_t row, int32_t column) {
       const scalar_t* const grad = grad_cube + texel * channels;
+      const int32_t count = kChannels > 0 ? kChannels : channels;
       sampler.for_each_part(face, row, column, [&](const LatLongTaps<scalar_t>& taps, scalar_t share) {
         for (int k = 0; k < 4; ++k) {
           const scalar_t weight = share * taps.weight[k];
-          const int64_t to = item * per_item + taps.index[k] * channels;
-          for (int32_t c = 0; c < channels; ++c) accumulate(sink, to + c, weight * grad[c]);
+          const int64_t to = item * per_item + taps.index[k] * count;
+          for (int32_t c = 0; c < count; ++c) accumulate(sink, to + c, weight * grad[c]);
         }
       });
     });

@@ -54,6 +54,8 @@ DR_HD float select(bool mask, float a, float b) { return mask ? a : b; }
 DR_HD double select(bool mask, double a, double b) { return mask ? a : b; }
 DR_HD float square_root(float value) { return ::sqrtf(value); }
 DR_HD double square_root(double value) { return ::sqrt(value); }
+DR_HD float arc_tangent(float y, float x) { return ::atan2f(y, x); }
+DR_HD double arc_tangent(double y, double x) { return ::atan2(y, x); }
 DR_HD bool any(bool mask) { return mask; }
 DR_HD float sum_of_lanes(float value) { return value; }
 DR_HD double sum_of_lanes(double value) { return value; }

@@ -85,3 +85,17 @@ def test_order_free_gradient_of_texels_that_see_the_same_part_of_the_panorama(he
         )
         assert plain.any()
         assert (plain - order_free).abs().max() < 1e-9 * plain.abs().max()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize(("height", "width", "size"), [(32, 64, 16), (9, 17, 5), (8, 16, 16), (1, 1, 3), (40, 80, 1)])
+def test_packets_of_float32_agree_with_the_numbers_of_float64(channels, height, width, size):
+    generator = torch.Generator().manual_seed(2)
+    panorama = torch.rand(2, height, width, channels, generator=generator, requires_grad=True)
+    ours = dr.cube_from_lat_long(panorama, size)
+    exact = dr.cube_from_lat_long(panorama.double(), size)
+    torch.testing.assert_close(ours, exact.float(), rtol=0, atol=1e-5)
+    cotangent = torch.rand(ours.shape, generator=generator)
+    gradient, truth = (torch.autograd.grad(cube, panorama, cotangent.to(cube.dtype))[0] for cube in (ours, exact))
+    torch.testing.assert_close(gradient, truth, rtol=1e-4, atol=1e-5)
+    assert (gradient > 0).all()
