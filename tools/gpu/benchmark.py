@@ -20,7 +20,7 @@ from tools.gpu.operations import Inputs, Timed, peer_stages, stages
 from tools.gpu.section import Section, Skipped
 
 SIZES, BATCHES, MESHES = (1024, 512, 2048, 256), (1, 8, 32), ("80k", "5k", "1.3M")
-BYTES_PER_PIXEL = 700  # of everything that a cell keeps, graphs included; for the choice of cells that fit
+BYTES_PER_PIXEL = 900  # of everything that a cell keeps, graphs included; for the choice of cells that fit
 SECONDS_PER_FIGURE = 0.06
 
 

@@ -1,8 +1,8 @@
 """What the section `benchmark` times: calls without arguments, with the bytes that they can not avoid to move.
 
 Everything that an earlier stage makes is computed beforehand; a backward pass runs over a graph recorded once. `bytes`
-counts what has one value per pixel, read or written once; vertices, texels and scratch memory come on top, so the
-achieved rate that follows from it is a lower bound.
+counts what has one value per pixel (per fragment, texel or vertex where an op has no pixels), read or written once;
+vertices, texels and scratch memory come on top, so the achieved rate that follows from it is a lower bound.
 """
 
 from __future__ import annotations
@@ -91,6 +91,23 @@ def stages(inputs: Inputs) -> list[Timed]:
 
     shaded = shade()
 
+    # Room for what there is, and a tenth more: nothing waits for the device then.
+    counts = dr.coverage(i.clip, i.triangles, size).counts
+    assert counts is not None
+    fragments, candidates, in_one_pixel = (int(1.1 * count) + 1 for count in counts.tolist())
+    room = (fragments, candidates, in_one_pixel)
+    areas = dr.coverage(clip, i.triangles, size, capacity=room)
+    points = leaf(i.vertices)
+    smooth = dr.geometry.vertex_normals(points, i.triangles)
+    levels = dr.build_mips(texels)
+    side = i.texture.shape[1] // 4
+    faces = leaf(torch.rand(6, side, side, 3, device=i.device))
+    directions = leaf(i.image - 0.5)
+    reflected = dr.texture_cube(faces, directions)
+
+    def cover() -> dr.Coverage:
+        return dr.coverage(clip, i.triangles, size, capacity=room)
+
     def sample() -> Tensor:
         return dr.texture(texels, uv, texcoord_derivatives=steps)
 
@@ -111,6 +128,14 @@ def stages(inputs: Inputs) -> list[Timed]:
         Timed("antialias segments backward", backward([segments], [image, moved]), 40 * n),
         Timed("texture mips", sample, 36 * n),
         Timed("texture mips backward", backward([sampled], [texels, uv]), 44 * n),
+        Timed("texture_cube", lambda: dr.texture_cube(faces, directions), 24 * n),
+        Timed("texture_cube backward", backward([reflected], [faces, directions]), 36 * n),
+        Timed("build_mips", lambda: dr.build_mips(texels), 4 * texels.numel()),
+        Timed("build_mips backward", backward(list(levels), [texels]), 4 * texels.numel()),
+        Timed("vertex_normals", lambda: dr.geometry.vertex_normals(points, i.triangles), 8 * points.numel()),
+        Timed("vertex_normals backward", backward([smooth], [points]), 8 * points.numel()),
+        Timed("coverage", cover, 29 * fragments),
+        Timed("coverage backward", backward([areas.weight, areas.barycentrics], [clip]), 17 * fragments),
         Timed("shade metallic-roughness", shade, 48 * n),
         Timed("shade metallic-roughness backward", backward([shaded], [normals, albedo]), 72 * n),
         Timed("fit step, pairs", fit_step(i, "pairs"), 16 * n),
