@@ -6,6 +6,21 @@
 
 namespace diffrender {
 
+// What a pixel shows of a triangle, from the moments of its region. `side` and `depth` are those of the record, seen
+// from the pixel.
+struct Shown {
+  double weight, barycentrics[2], depth;
+
+  DR_HD static Shown of(const TriangleRecord& record, const Line side[3], const Line& depth, const Moments& m,
+                        double pixel_area) {
+    const double u = m.x / m.area, v = m.y / m.area;
+    double e[3];
+    for (int k = 0; k < 3; ++k) e[k] = record.slope[k] * side[k].at(u, v);
+    const double inverse = reciprocal_or_zero(e[0] + e[1] + e[2]);
+    return {m.area < pixel_area ? m.area / pixel_area : 1.0, {e[0] * inverse, e[1] * inverse}, depth.at(u, v)};
+  }
+};
+
 // What the candidates of some pixels show.
 struct FragmentArrays {
   double* weight;        // [N] 0 where the candidate is not seen
@@ -26,13 +41,11 @@ struct FragmentArrays {
   }
 
   DR_HD void set(const Candidate& c, const Moments& m, double pixel_area, FragmentKind what) const {
-    const double u = m.x / m.area, v = m.y / m.area;
-    const double e0 = c.edge_at(0, u, v), e1 = c.edge_at(1, u, v), e2 = c.edge_at(2, u, v);
-    const double inverse = reciprocal_or_zero(e0 + e1 + e2);
-    weight[c.slot] = m.area < pixel_area ? m.area / pixel_area : 1.0;
-    barycentrics[2 * c.slot] = e0 * inverse;
-    barycentrics[2 * c.slot + 1] = e1 * inverse;
-    depth[c.slot] = c.depth.at(u, v);
+    const Shown shown = Shown::of(*c.record, c.side, c.depth, m, pixel_area);
+    weight[c.slot] = shown.weight;
+    barycentrics[2 * c.slot] = shown.barycentrics[0];
+    barycentrics[2 * c.slot + 1] = shown.barycentrics[1];
+    depth[c.slot] = shown.depth;
     kind[c.slot] = what;
   }
 };

@@ -265,7 +265,7 @@ class StripWorker {
       if (center >= 0) {
         if (count == 1 || kernel_.merge) {
           append_center(entries_[begin + center].triangle, at, out);
-        } else {
+        } else if (count != 2 || !append_pair(&entries_[begin], center, at, out)) {
           append_parts(&entries_[begin], count, center, at, out);
         }
         return;
@@ -315,6 +315,28 @@ class StripWorker {
     for (int k = 0; k < 3; ++k) e[k] = r.slope[k] * r.side[k].moved(u, v).c;
     const double inverse = reciprocal_or_zero(e[0] + e[1] + e[2]);
     out->append(triangle, FragmentKind::whole, 1, e[0] * inverse, e[1] * inverse, r.depth.moved(u, v).c);
+  }
+
+  // append_parts for two triangles of which one line cuts the other one; false where it is not one line.
+  bool append_pair(const Entry* list, int center, const CoverageLists::PixelPlace& at, StripFragments* out) const {
+    const int32_t cuts = list[1 - center].flags & kCuts;
+    if ((cuts & (cuts - 1)) != 0) return false;
+    const PixelSquare square = kernel_.lists.square(at);
+    const double area = square.area();
+    const TriangleRecord& beside = records_[list[1 - center].triangle];
+    const Line line = beside.side[__builtin_ctz(cuts)].moved(at.column - beside.column, at.row - beside.row);
+    const Moments all = square.moments(), m = half_square(square, line).moments;
+    const Moments rest = {all.area - m.area, all.x - m.x, all.y - m.y};
+    for (int i = 0; i < 2; ++i) {
+      if (i != center && !(m.area >= 10 * kSmallestArea)) continue;
+      const TriangleRecord& r = records_[list[i].triangle];
+      const double u = at.column - r.column, v = at.row - r.row;
+      const Line side[3] = {r.side[0].moved(u, v), r.side[1].moved(u, v), r.side[2].moved(u, v)};
+      const Shown shown = Shown::of(r, side, r.depth.moved(u, v), i == center ? rest : m, area);
+      out->append(list[i].triangle, i == center ? FragmentKind::center : FragmentKind::any, shown.weight,
+                  shown.barycentrics[0], shown.barycentrics[1], shown.depth);
+    }
+    return true;
   }
 
   void append_parts(const Entry* list, int count, int center, const CoverageLists::PixelPlace& at,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "coverage_candidates.h"
+#include "coverage_half.h"
 
 namespace diffrender {
 
@@ -223,6 +224,16 @@ struct CoverageLists {
   // Moments of what the pixel shows of candidate i. Keeps the first kKept of its pieces, and counts all.
   DR_HD_CALL static Moments visible_moments(const PixelCandidates& pixel, int i, Piece* stack, Piece* kept,
                                             int* pieces) {
+    const Candidate& c = pixel.list[i];
+    if (pixel.apart && c.sides == 1) {
+      const HalfSquare half = half_square(pixel.square, c.line(c.side_name[0]));
+      *pieces = 1;
+      if (kept == nullptr) return half.moments;
+      kept->count = 0;  // only its edge along the line, which is all that moves
+      kept->add(half.x[0], half.y[0], make_label(i, c.side_name[0], false));
+      kept->add(half.x[1], half.y[1], kPixelSide);
+      return half.moments;
+    }
     Moments m = {0, 0, 0};
     *pieces = 0;
     for_each_visible_piece(pixel, i, stack, [&](const Piece& piece) {
