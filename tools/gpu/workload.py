@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Fragments, of the renderer's scene, that a list has room for: three times as many as there are.
-CAPACITY = 4000
+# Fragments of the scene of the renderer that a list has room for: three times as many as there are.
+CAPACITY = 3000
 # Examples that take another way than the first one of their row.
 FURTHER_EXAMPLES = ("all triangles asked",)
 
