@@ -55,6 +55,17 @@ def check_floating(function: str, argument: str, value: object) -> torch.Tensor:
     return value
 
 
+def check_picture(function: str, argument: str, value: object) -> None:
+    """Floats of any width. Integers count to 255 instead of 1, and no arithmetic would notice."""
+    check_tensor(function, argument, value)
+    assert isinstance(value, torch.Tensor)
+    if not value.is_floating_point():
+        hint = (
+            "Convert it with .float()." if value.dtype == torch.bool else "diffrender.load_image makes linear floats."
+        )
+        fail(TypeError, function, argument, "be a float tensor", str(value.dtype), hint)
+
+
 def check_same_type(function: str, argument: str, value: torch.Tensor, other: str, like: torch.Tensor) -> None:
     """Both tensors on one device, and of one type if both are floating."""
     if value.device != like.device:

@@ -120,6 +120,10 @@ class Frame:
         background, camera = self.background, self.surface.camera
         if isinstance(background, EnclosingLight):
             return _seen_of(background, camera, color)
+        if isinstance(background, str) or str(getattr(background, "dtype", "")).endswith("uint8"):
+            actual = repr(background) if isinstance(background, str) else "bytes"
+            hint = "White is 1.0; diffrender.load_image makes linear floats."
+            _checks.fail(TypeError, "Renderer", "background", "be numbers, a float picture or a light", actual, hint)
         tensor = constant(background, color)
         batch, channels = color.shape[0], color.shape[-1]
         shape = (batch, camera.height // samples, camera.width // samples, channels)

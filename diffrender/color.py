@@ -27,18 +27,20 @@ def linear_to_srgb(linear: Tensor) -> Tensor:
         >>> round(float(linear_to_srgb(torch.tensor(0.5))) * 255)
         188
     """
+    _checks.check_picture("linear_to_srgb", "linear", linear)
     above_knee = linear > _LINEAR_KNEE
     base = torch.where(above_knee, linear, 1)
     return torch.where(above_knee, 1.055 * base ** (1 / 2.4) - 0.055, 12.92 * linear)
 
 
 def srgb_to_linear(srgb: Tensor) -> Tensor:
-    """Decodes sRGB values (0 to 1) to linear ones, the inverse of `linear_to_srgb`. Exact gradients.
+    """Decodes sRGB values (0 to 1, bytes divided by 255) to linear ones, the inverse of `linear_to_srgb`. Exact gradients.
 
     Example:
         >>> round(float(srgb_to_linear(torch.tensor(188 / 255))), 4)
         0.5029
     """
+    _checks.check_picture("srgb_to_linear", "srgb", srgb)
     above_knee = srgb > _SRGB_KNEE
     base = torch.where(above_knee, srgb, 1)
     return torch.where(above_knee, ((base + 0.055) / 1.055) ** 2.4, srgb / 12.92)

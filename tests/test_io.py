@@ -315,6 +315,13 @@ def test_s01_linear_half_is_stored_as_188(tmp_path):
     assert float(dr.srgb_to_linear(torch.tensor(188 / 255))) == pytest.approx(0.5029, abs=1e-4)
 
 
+def test_srgb_curves_refuse_bytes():
+    byte_picture = torch.full((4, 6, 3), 188, dtype=torch.uint8)  # the curve would take 188 for far too bright
+    for curve, name in ((dr.srgb_to_linear, "srgb"), (dr.linear_to_srgb, "linear")):
+        with pytest.raises(TypeError, match=f"{curve.__name__}: {name} must be a float tensor, got torch.uint8"):
+            curve(byte_picture)
+
+
 def test_row_0_is_on_top_of_the_file(tmp_path):
     image = torch.zeros(2, 2, 3)
     image[0, 1] = torch.tensor([1.0, 0.0, 0.0])

@@ -47,7 +47,31 @@ def test_image_losses_with_nothing_to_weigh_are_zero_with_zero_gradient():
     assert (image.grad == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (torch.zeros(4, 4, 3, dtype=torch.uint8), "got torch.uint8. diffrender.load_image makes linear floats."),
+        (torch.zeros(4, 4, 3, dtype=torch.bool), "got torch.bool. Convert it with .float()."),
+    ],
+    ids=["bytes", "bool"],
+)
+@pytest.mark.parametrize("loss", [losses.l1, losses.log_srgb_l1, losses.mask_iou, losses.mask_bce, losses.ssim])
+def test_losses_refuse_pictures_of_integers(loss, picture, message):
+    name = loss.__name__
+    with pytest.raises(TypeError, match=f"{name}: target must be a float tensor, {message}"):
+        loss(torch.zeros(4, 4, 3), picture)
+    with pytest.raises(TypeError, match=f"{name}: image must be a float tensor, {message}"):
+        loss(picture, torch.zeros(4, 4, 3))
+
+
+def test_losses_take_half_precision_targets():
+    image, target = torch.rand(4, 4, 3), torch.rand(4, 4, 3).half()
+    assert torch.equal(losses.mse(image, target), losses.mse(image, target.float()))
+
+
 def test_losses_refuse_to_broadcast():
+    with pytest.raises(ValueError, match=r"l1: .* got \(4, 4, 3\). The same for all of the batch: target.expand"):
+        losses.l1(torch.zeros(2, 4, 4, 3), torch.zeros(4, 4, 3))
     with pytest.raises(ValueError, match=r"mse: target must have the shape of image \(4, 4, 3\), got \(4, 4, 1\)"):
         losses.mse(torch.zeros(4, 4, 3), torch.zeros(4, 4, 1))
     with pytest.raises(ValueError, match="smooth_l1: width must be positive, got 0"):

@@ -117,6 +117,14 @@ def test_s10_white_on_white_is_white_everywhere():
     torch.testing.assert_close(result.color, torch.ones_like(result.color), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "background", ["white", torch.full((48, 64, 3), 255, dtype=torch.uint8)], ids=["name", "bytes"]
+)
+def test_backgrounds_are_refused_that_are_no_radiance(background):
+    with pytest.raises(TypeError, match="Renderer: background must be numbers, a float picture or a light, got"):
+        renderer(background=background)(SPHERE, CAMERA)
+
+
 def test_s10_gradient_to_the_background_is_one_minus_alpha():
     background = torch.rand(48, 64, 3, requires_grad=True)
     result = renderer(outputs=("color", "alpha"), background=background)(SPHERE, CAMERA)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from diffrender import _checks
 from diffrender.color import linear_to_srgb, tonemap
 
 
@@ -147,10 +148,14 @@ def mask_bce(mask: Tensor, target: Tensor, *, epsilon: float = 1e-3, weight: Ten
 
 def check_images(name: str, image: Tensor, target: Tensor) -> Tensor:
     """Their difference."""
+    for argument, picture in (("image", image), ("target", target)):
+        _checks.check_picture(name, argument, picture)
     # Broadcasting a (H, W, 1) target over a (B, H, W, 3) picture is nearly always a mistake, and a silent one.
     if image.shape != target.shape:
+        is_single = image.shape[1:] == target.shape
+        hint = " The same for all of the batch: target.expand(image.shape)." if is_single else ""
         raise ValueError(
-            f"{name}: target must have the shape of image {tuple(image.shape)}, got {tuple(target.shape)}."
+            f"{name}: target must have the shape of image {tuple(image.shape)}, got {tuple(target.shape)}.{hint}"
         )
     return image - target
 
