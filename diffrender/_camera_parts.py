@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,12 +55,18 @@ class CameraParts:
 
 def tensors(*values: Any) -> list[Any]:
     """Values as float tensors of one dtype and device: those of the tensors among them, else float32. None stays."""
+    # torch warns of lists of arrays, which is what calibrations of several cameras are.
+    values = tuple(np.stack(v) if isinstance(v, (list, tuple)) and _are_arrays(v) else v for v in values)
     given = [v for v in values if isinstance(v, Tensor)]
     dtype = torch.float32
     for tensor in given:
         dtype = torch.promote_types(dtype, tensor.dtype)
     device = given[0].device if given else None
     return [None if v is None else torch.as_tensor(v, dtype=dtype, device=device) for v in values]
+
+
+def _are_arrays(values: Sequence[Any]) -> bool:
+    return len(values) > 0 and all(isinstance(value, np.ndarray) for value in values)
 
 
 def check_last_axes(function: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

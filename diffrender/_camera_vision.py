@@ -14,7 +14,7 @@ from torch import Tensor
 
 from diffrender import _checks
 from diffrender._camera_parts import CameraParts, check_last_axes, common_batch, flip_axes, tensors
-from diffrender.geometry.rotations import rotation_from_quaternion
+from diffrender.geometry.rotations import rotation_from_quaternion, so3_exp
 from diffrender.geometry.transforms import affine
 
 if TYPE_CHECKING:
@@ -56,17 +56,23 @@ class VisionConversions(CameraParts):
 
         Args:
             K: (3, 3) or (B, 3, 3) intrinsic matrix without skew.
-            R: (3, 3) or (B, 3, 3) rotation, or (3,) or (B, 3) rotation vector as `cv2.Rodrigues` takes it.
-            t: (3,), (3, 1) or (B, 3) translation.
+            R: (3, 3) or (B, 3, 3) rotation, or a rotation vector as `cv2.Rodrigues` takes it: (3,), (3, 1), (B, 3) or
+                (B, 3, 1). Three vectors without the last axis look like a matrix, and are refused.
+            t: (3,), (3, 1), (B, 3) or (B, 3, 1) translation.
             width, height: picture size in pixels.
-            distortion: None, or 4, 5 or 8 coefficients (k1, k2, p1, p2, k3, k4, k5, k6), (K,) or (B, K).
+            distortion: None, or 4, 5 or 8 coefficients (k1, k2, p1, p2, k3, k4, k5, k6), (K,), (K, 1) or (B, K). Of
+                longer rows that OpenCV makes (thin prism, tilt), the first 8 where the others are 0.
             fisheye: the 4 coefficients (k1, k2, k3, k4) belong to `cv2.fisheye`.
             pixel_center: "integer" if K counts from the centre of the first pixel, as OpenCV does: 0.5 is added to cx
                 and cy. "half" if that centre is (0.5, 0.5) in K, as in COLMAP and in graphics.
-            near, far: distances of the clipping planes.
+            near, far: distances of the clipping planes, in the unit of t: a scene in millimetres needs others, for
+                example near=50, far=5000; beyond far nothing shows.
 
         Gradients:
             To every tensor given, exact.
+
+        Raises:
+            ValueError: on wrong shapes, skew, or an R that is no rotation.
 
         Example:
             >>> K = torch.tensor([[60.0, 0.0, 31.5], [0.0, 60.0, 23.5], [0.0, 0.0, 1.0]])
@@ -78,13 +84,15 @@ class VisionConversions(CameraParts):
         _checks.check_choice(function, "pixel_center", pixel_center, ("integer", "half"))
         K, R, t, distortion = tensors(K, R, t, distortion)
         check_last_axes(function, "K", K, (3, 3))
-        if R.shape[-2:] != (3, 3) and R.shape[-1:] == (3,):
-            from diffrender.geometry.rotations import so3_exp
-
+        if distortion is not None and distortion.ndim == 2 and distortion.shape[-1] == 1:
+            distortion = distortion.squeeze(-1)
+        if R.shape[-2:] == (3, 1):
+            R = so3_exp(R.squeeze(-1))
+        elif R.shape[-2:] != (3, 3) and R.shape[-1:] == (3,):
             R = so3_exp(R)
+        t = t.squeeze(-1) if t.shape[-2:] == (3, 1) else t
         check_last_axes(function, "R", R, (3, 3))
-        if t.ndim >= 2 and t.shape[-2:] == (3, 1):
-            t = t.squeeze(-1)
+        _check_rotation(function, R)
         check_last_axes(function, "t", t, (3,))
         skew = K[..., 0, 1]
         if _checks.can_read(skew) and bool((skew != 0).any()):
@@ -236,3 +244,15 @@ class VisionConversions(CameraParts):
             "image_size": image_size,
             "in_ndc": in_ndc,
         }
+
+
+def _check_rotation(function: str, rotation: Tensor) -> None:
+    """Refuses what is far from any rotation; a few rounded digits, or an optimiser's way, are let pass."""
+    if not _checks.can_read(rotation):
+        return
+    matrix = rotation.detach()
+    product = matrix @ matrix.mT
+    off = (product - torch.eye(3, dtype=product.dtype, device=product.device)).abs()
+    if bool((off > 0.1).any()) or bool((torch.linalg.det(matrix) < 0).any()):
+        hint = "For three rotation vectors, pass R[..., None]." if tuple(rotation.shape) == (3, 3) else ""
+        _checks.fail(ValueError, function, "R", "be a rotation", "a matrix whose rows are not", hint)

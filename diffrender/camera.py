@@ -70,7 +70,9 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
             counts = _lens.MODELS[distortion_model]
             if distortion.ndim < 1 or distortion.shape[-1] not in counts:
                 expected = f"have {', '.join(map(str, counts))} coefficients for the {distortion_model} model"
-                _checks.fail(ValueError, "Camera", "distortion", expected, _checks.shape_text(distortion))
+                is_longer = 8 in counts and distortion.ndim >= 1 and distortion.shape[-1] in (12, 14)
+                hint = "Thin prism and tilt are not known; where they are 0, pass the first 8." if is_longer else ""
+                _checks.fail(ValueError, "Camera", "distortion", expected, _checks.shape_text(distortion), hint)
             if projection == "orthographic":
                 raise ValueError("Camera: distortion must be None for an orthographic camera, got coefficients.")
             batches.append(distortion.shape[:-1])

@@ -66,11 +66,33 @@ def test_opencv(pixel_center):
     assert torch.equal(again.clip_from_world, camera.clip_from_world)
 
 
+def test_opencv_takes_distortion_as_calibrations_hold_it():
+    K, coefficients = np.eye(3) * 50, np.array([0.1, -0.02, 1e-3, 2e-3, 0.0])
+    row = dr.Camera.from_opencv(K, np.eye(3), np.zeros(3), 8, 8, distortion=coefficients)
+    column = dr.Camera.from_opencv(K, np.eye(3), np.zeros(3), 8, 8, distortion=coefficients[:, None])
+    assert torch.equal(row.distortion, column.distortion)
+    rig = dr.Camera.from_opencv([K, K], [np.eye(3)] * 2, [np.zeros(3)] * 2, 8, 8, distortion=[coefficients] * 2)
+    assert torch.equal(rig[1].distortion, row.distortion)
+    with pytest.raises(ValueError, match=r"4, 5, 8 coefficients .* got \(14,\). Thin prism and tilt are not known"):
+        dr.Camera.from_opencv(K, np.eye(3), np.zeros(3), 8, 8, distortion=np.zeros(14))
+
+
 def test_opencv_takes_rotation_vectors_and_columns():
     vector, t = torch.tensor([0.1, 0.2, -0.3], dtype=F64), torch.tensor([[0.1], [0.2], [3.0]], dtype=F64)
     one = dr.Camera.from_opencv(torch.eye(3) * 50, vector, t, 8, 8)
     two = dr.Camera.from_opencv(torch.eye(3) * 50, geometry.so3_exp(vector), t[:, 0], 8, 8)
     assert torch.equal(one.clip_from_world, two.clip_from_world)
+    three = dr.Camera.from_opencv(torch.eye(3) * 50, vector[:, None], t, 8, 8)  # as cv2.solvePnP gives it
+    assert torch.equal(one.camera_from_world, three.camera_from_world)
+    vectors = torch.stack([vector, -vector, 2 * vector])
+    batch = dr.Camera.from_opencv(torch.eye(3) * 50, vectors[..., None], t.expand(3, 3, 1), 8, 8)
+    assert torch.equal(batch.camera_from_world[0], one.camera_from_world)
+    with pytest.raises(
+        ValueError, match=r"R must be a rotation, got .* For three rotation vectors, pass R\[..., None\]"
+    ):
+        dr.Camera.from_opencv(torch.eye(3) * 50, vectors, t, 8, 8)
+    with pytest.raises(ValueError, match="R must be a rotation"):
+        dr.Camera.from_opencv(torch.eye(3) * 50, torch.diag(torch.tensor([1.0, 1.0, -1.0])), t, 8, 8)
     with pytest.raises(ValueError, match=r"from_opencv: K must have no skew \(K\[0, 1\] = 0\), got 2"):
         dr.Camera.from_opencv([[9.0, 2.0, 4.0], [0.0, 9.0, 4.0], [0.0, 0.0, 1.0]], vector, t, 8, 8)
     with pytest.raises(ValueError, match=r"from_opencv: K must have shape \(3, 3\) or \(B, 3, 3\), got \(4, 4\)"):
