@@ -34,7 +34,9 @@ def linear_to_srgb(linear: Tensor) -> Tensor:
 
 
 def srgb_to_linear(srgb: Tensor) -> Tensor:
-    """Decodes sRGB values (0 to 1, bytes divided by 255) to linear ones, the inverse of `linear_to_srgb`. Exact gradients.
+    """Decodes sRGB values (0 to 1; bytes divided by 255) to linear ones, the inverse of `linear_to_srgb`.
+
+    Exact gradients.
 
     Example:
         >>> round(float(srgb_to_linear(torch.tensor(188 / 255))), 4)
