@@ -20,7 +20,7 @@ from diffrender._camera_projection import CameraProjection
 from diffrender._camera_scenes import SceneConversions
 from diffrender._camera_vision import VisionConversions
 from diffrender.geometry.rotations import se3_exp
-from diffrender.geometry.transforms import Vector, compose
+from diffrender.geometry.transforms import Vector, compose, transform_points, translation
 from diffrender.geometry.transforms import look_at as _look_at
 
 Number = float | Tensor
@@ -245,18 +245,30 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
         """This camera with other extrinsics, (4, 4) or (B, 4, 4)."""
         return self._replace(camera_from_world=camera_from_world)
 
-    def moved(self, twist: Tensor) -> Camera:
+    def moved(self, twist: Tensor, *, center: Vector | None = None) -> Camera:
         """This camera moved by SE(3) increments (6,) or (B, 6) in its own frame: what to optimise for a pose.
 
-        `twist` holds a translation and a rotation vector (`diffrender.geometry.se3_exp`); at zero it changes nothing
-        and its derivatives are regular, so that an optimizer can start from there:
+        Args:
+            twist: a translation and a rotation vector (`diffrender.geometry.se3_exp`), which points in the camera's
+                frame undergo.
+            center: (3,) or (B, 3) point of the world that stays where it is when the scene turns; default: the eye.
+                For the pose of an object, give its middle. About the eye, a turn sweeps a distant object out of the
+                picture, and an optimizer has to balance that by a translation at every step.
+
+        At a twist of zero nothing changes and the derivatives are regular, so that an optimizer can start from there:
 
             >>> twist = torch.zeros(6, requires_grad=True)
             >>> camera = Camera.perspective(fov_y_deg=40, width=64, height=48).look_at([0.0, 0.0, 3.0])
             >>> camera.moved(twist).project(torch.zeros(1, 3)).tolist()
             [[32.0, 24.0]]
         """
-        return self.with_pose(compose(se3_exp(twist), self.camera_from_world))
+        _checks.check_tensor("Camera.moved", "twist", twist)
+        increment = se3_exp(twist)
+        if center is None:
+            return self.with_pose(compose(increment, self.camera_from_world))
+        point = torch.as_tensor(center, dtype=self.focal_px.dtype, device=self.focal_px.device)
+        middle = transform_points(self.camera_from_world, point.unsqueeze(-2)).squeeze(-2)
+        return self.with_pose(compose(translation(middle), increment, translation(-middle), self.camera_from_world))
 
     def scaled(self, factor: float) -> Camera:
         """The same view on a picture `factor` times as wide and high; sides are rounded to whole pixels.

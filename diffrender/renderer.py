@@ -178,8 +178,13 @@ class Renderer:
             ValueError: if the camera has another resolution, or the batch sizes differ.
         """
         self._check_camera(camera)
+        meshes = [mesh] if isinstance(mesh, Mesh) else list(mesh)
+        if camera.focal_px.dtype == torch.float64 and any(one.dtype == torch.float32 for one in meshes):
+            raise TypeError(
+                "Renderer: mesh is float32 but camera is float64. Convert one of them: camera.to(mesh.dtype)."
+            )
         whole = camera if self.samples == 1 else camera.scaled(self.samples)
-        scene = place(mesh, whole) if isinstance(mesh, Mesh) else place_many(list(mesh), whole)
+        scene = place(mesh, whole) if isinstance(mesh, Mesh) else place_many(meshes, whole)
         lamps = None
         if lights is not None:  # a table of lights is a sequence too, but not of lights
             one = isinstance(lights, (Light, PackedLights, EnclosingLight))

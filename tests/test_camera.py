@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -215,6 +216,31 @@ def test_batches_index_like_tensors():
         single[0]
     with pytest.raises(TypeError, match="only a batch of cameras has a length"):
         len(single)
+
+
+def test_moved_turns_about_the_center():
+    pose = dr.Camera.perspective(fov_y_deg=40, width=64, height=48, dtype=torch.float64).look_at([1.0, 2.0, 3.0])
+    center, turn = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64), torch.tensor([0.2, -0.5, 0.9]).double()
+    turned = pose.moved(torch.cat([torch.zeros(3).double(), turn]), center=center)
+    torch.testing.assert_close(turned.project(center[None]), pose.project(center[None]))
+    torch.testing.assert_close(turned.depth(center[None]), pose.depth(center[None]))
+    # A point beside it turns as the rotation says: in the camera's frame, about the center.
+    rotation, beside = geometry.so3_exp(turn), center + torch.tensor([0.1, 0.2, -0.3]).double()
+    own = geometry.transform_points(pose.camera_from_world, torch.stack([center, beside]))
+    expected = own[0] + rotation @ (own[1] - own[0])
+    torch.testing.assert_close(geometry.transform_points(turned.camera_from_world, beside[None])[0], expected)
+    # Without a turn it is the same as about the eye, and centers of a batch belong to its poses.
+    shift = torch.tensor([0.1, 0.2, 0.3, 0.0, 0.0, 0.0]).double()
+    torch.testing.assert_close(pose.moved(shift, center=center).camera_from_world, pose.moved(shift).camera_from_world)
+    twists = torch.stack([torch.cat([shift[:3], turn]), torch.cat([shift[:3], -turn])])
+    both = pose.moved(twists, center=torch.stack([center, beside]))
+    torch.testing.assert_close(both[1].camera_from_world, pose.moved(twists[1], center=beside).camera_from_world)
+    assert torch.autograd.gradcheck(
+        lambda twist, point: pose.moved(twist, center=point).camera_from_world,
+        (torch.zeros(2, 6).double().requires_grad_(), center.requires_grad_()),
+    )
+    with pytest.raises(TypeError, match="Camera.moved: twist must be a tensor, got ndarray"):
+        pose.moved(np.zeros(6))  # pyright: ignore[reportArgumentType]
 
 
 def test_projection_is_differentiable_in_every_number():

@@ -416,6 +416,8 @@ def test_mesh_converts_floats_and_keeps_indices():
 
 def test_with_vertices_shares_caches_and_drops_stored_normals():
     mesh = geometry.icosphere(1)
+    apart = mesh.replace(normals=torch.eye(3), normal_triangles=torch.zeros_like(mesh.triangles))
+    assert apart.replace(normals=None).normal_triangles is None  # the index table goes with what it points into
     mesh = mesh.replace(normals=mesh.vertex_normals())
     topology, edges = mesh.edge_topology(), mesh.edges()
     moved = mesh.with_vertices(mesh.vertices * 2)

@@ -315,6 +315,13 @@ def test_s01_linear_half_is_stored_as_188(tmp_path):
     assert float(dr.srgb_to_linear(torch.tensor(188 / 255))) == pytest.approx(0.5029, abs=1e-4)
 
 
+def test_save_image_takes_the_picture_of_one_camera(tmp_path):
+    picture = torch.rand(1, 4, 6, 4)  # with the batch axis that the renderer gives it
+    dr.save_image(tmp_path / "a.png", picture)
+    dr.save_image(tmp_path / "b.png", picture[0])
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
 def test_srgb_curves_refuse_bytes():
     byte_picture = torch.full((4, 6, 3), 188, dtype=torch.uint8)  # the curve would take 188 for far too bright
     for curve, name in ((dr.srgb_to_linear, "srgb"), (dr.linear_to_srgb, "linear")):
@@ -358,7 +365,8 @@ def test_s02_srgb_curve_has_finite_slopes():
 @pytest.mark.parametrize(
     ("image", "options", "error", "message"),
     [
-        (torch.zeros(1, 4, 4, 3), {}, ValueError, r"\(H, W, 1 to 4\), got \(1, 4, 4, 3\). Save the items of a batch"),
+        (torch.zeros(2, 4, 4, 3), {}, ValueError, r"\(H, W, 1 to 4\), got \(2, 4, 4, 3\). Save the items of a batch"),
+        (np.zeros((4, 4, 3), np.float32), {}, TypeError, "image must be a float tensor, got ndarray"),
         (torch.zeros(4, 4, 5), {}, ValueError, r"got \(4, 4, 5\)"),
         (torch.zeros(4, 4, 3).byte(), {}, TypeError, "image must be a float tensor, got torch.uint8"),
         (torch.zeros(4, 4, 3), {"encode": "gamma"}, ValueError, 'encode must be "srgb" or "none", got \'gamma\''),

@@ -302,6 +302,11 @@ def test_meshes_without_triangles_are_background():
             ValueError,
             "Renderer: outputs must name some of color, .*got 'colour'",
         ),
+        (
+            lambda: renderer(outputs=("depth",))(SPHERE, CAMERA.to(torch.float64)),
+            TypeError,
+            r"Renderer: mesh is float32 but camera is float64. Convert one of them: camera.to\(mesh.dtype\)",
+        ),
         (lambda: renderer(smooth=("mask",)), ValueError, "Renderer: smooth must name some of .*, got 'mask'"),
         (lambda: dr.Renderer(64, edges=None), ValueError, r"Renderer: resolution must be .*\(height, width\), got 64"),
         (

@@ -119,8 +119,14 @@ class Mesh:
         return self.replace(vertices=vertices, **{**dict.fromkeys(dropped), **replaced})
 
     def replace(self, **fields: Any) -> Mesh:
-        """A copy with some constructor arguments replaced; tensors are shared, not copied."""
+        """A copy with some constructor arguments replaced; tensors are shared, not copied.
+
+        An attribute replaced by None takes its index table with it.
+        """
         arguments = {**self._fields(), **fields}
+        for attribute in ("texcoord", "normal", "tangent"):
+            if arguments[f"{attribute}s"] is None and f"{attribute}_triangles" not in fields:
+                arguments[f"{attribute}_triangles"] = None
         mesh = Mesh(**arguments)
         if mesh.vertex_count == self.vertex_count and "triangles" not in fields:
             mesh._cache = self._cache

@@ -143,8 +143,8 @@ def image_to_uint8(image: Tensor, *, encode: str = "srgb") -> np.ndarray:
     """Rounds a float image to 8 bits.
 
     Args:
-        image: (H, W, C) or (H, W), row 0 on top, 1, 2 (grey + alpha), 3 or 4 (RGB + alpha) channels. Colours are linear
-            and, where there is alpha, premultiplied, as the renderer makes them.
+        image: (H, W, C), (1, H, W, C) or (H, W), row 0 on top, 1, 2 (grey + alpha), 3 or 4 (RGB + alpha) channels.
+            Colours are linear and, where there is alpha, premultiplied, as the renderer makes them.
         encode: "srgb" for linear colours, or "none" for values that are stored as they are (normals, masks, data).
             Alpha is never encoded.
 
@@ -201,9 +201,12 @@ def save_image(path: str | os.PathLike[str], image: Tensor, *, encode: str = "au
 def _checked(function: str, image: Any) -> Tensor:
     """(H, W, C) float64 on the CPU."""
     if not isinstance(image, Tensor) or not image.is_floating_point():
-        raise TypeError(f"{function}: image must be a float tensor, got {getattr(image, 'dtype', type(image))}.")
+        actual = image.dtype if isinstance(image, Tensor) else type(image).__name__
+        raise TypeError(f"{function}: image must be a float tensor, got {actual}.")
     if image.ndim == 2:
         image = image.unsqueeze(-1)
+    if image.ndim == 4 and image.shape[0] == 1:  # the renderer's picture of one camera
+        image = image.squeeze(0)
     if image.ndim != 3 or image.shape[-1] not in (1, 2, 3, 4):
         hint = " Save the items of a batch one by one." if image.ndim == 4 else ""
         raise ValueError(f"{function}: image must have shape (H, W, 1 to 4), got {tuple(image.shape)}.{hint}")
