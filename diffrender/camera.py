@@ -10,6 +10,7 @@ autograd is right here and no slower.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -224,6 +225,32 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
             projection="orthographic",
         )
 
+    @classmethod
+    def stack(cls, cameras: Sequence[Camera]) -> Camera:
+        """One batch of single cameras, in their order: what a DataLoader's `collate_fn` makes of a list of views.
+
+        Gradients:
+            To every tensor of the cameras, exact.
+
+        Raises:
+            ValueError: without cameras, on one with a batch axis, or where picture size, projection, lens model or the
+                number of its coefficients differ.
+
+        Example:
+            >>> camera = Camera.perspective(fov_y_deg=40, width=64, height=48)
+            >>> Camera.stack([camera.look_at([0.0, 0.0, 3.0]), camera.look_at([3.0, 0.0, 0.0])])
+            Camera(2 cameras, 64 x 48 pixels, torch.float32, cpu)
+        """
+        if not cameras or any(camera.batch_size is not None for camera in cameras):
+            actual = "none" if not cameras else "one with a batch axis"
+            _checks.fail(ValueError, "Camera.stack", "cameras", "be single cameras, at least one", actual)
+        first = cameras[0]
+        for camera in cameras:
+            if camera._kind() != first._kind():
+                _checks.fail(ValueError, "Camera.stack", "cameras", "be of one kind", f"{first!r} and {camera!r}")
+        fields = {name: [getattr(camera, name) for camera in cameras] for name in cls._TENSORS}
+        return first._replace(**{name: torch.stack(t) for name, t in fields.items() if t[0] is not None})
+
     def look_at(
         self,
         eye: Vector,
@@ -331,6 +358,10 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
     def _map(self, convert: Any) -> Camera:
         tensors = {name: getattr(self, name) for name in self._TENSORS}
         return self._replace(**{name: convert(t) for name, t in tensors.items() if t is not None})
+
+    def _kind(self) -> tuple[Any, ...]:
+        count = None if self.distortion is None else (self.distortion_model, self.distortion.shape[-1])
+        return self.width, self.height, self.projection, count
 
     def _replace(self, **fields: Any) -> Camera:
         names = (*self._TENSORS, "width", "height", "projection", "distortion_model")

@@ -218,6 +218,28 @@ def test_batches_index_like_tensors():
         len(single)
 
 
+def test_stack_makes_a_batch_of_single_cameras():
+    rig = dr.Camera.perspective(fov_y_deg=torch.tensor([30.0, 40.0, 50.0]), width=64, height=48).look_at(
+        torch.rand(3, 3) + 1
+    )
+    again = dr.Camera.stack([rig[k] for k in range(3)])
+    assert torch.equal(again.clip_from_world, rig.clip_from_world)
+    loader = torch.utils.data.DataLoader(
+        range(3), batch_size=2, collate_fn=lambda ks: dr.Camera.stack([rig[k] for k in ks])
+    )
+    assert [len(batch) for batch in loader] == [2, 1]
+    lens = dr.Camera.from_opencv(torch.eye(3) * 50, torch.eye(3), torch.zeros(3), 64, 48, distortion=torch.rand(5))
+    assert torch.equal(dr.Camera.stack([lens, lens]).distortion[1], lens.distortion)
+    for odd in (lens, rig[0].scaled(2), lens.to(torch.float64)):
+        with pytest.raises(ValueError, match="Camera.stack: cameras must be of one kind, got Camera"):
+            dr.Camera.stack([rig[0], odd])
+    for cameras, actual in (([], "none"), ([rig], "one with a batch axis")):
+        with pytest.raises(
+            ValueError, match=f"Camera.stack: cameras must be single cameras, at least one, got {actual}"
+        ):
+            dr.Camera.stack(cameras)
+
+
 def test_moved_turns_about_the_center():
     pose = dr.Camera.perspective(fov_y_deg=40, width=64, height=48, dtype=torch.float64).look_at([1.0, 2.0, 3.0])
     center, turn = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64), torch.tensor([0.2, -0.5, 0.9]).double()
