@@ -289,6 +289,10 @@ struct CoverageBackwardCpu {
   CoverageBackward kernel;
   int64_t longest;
 
+  bool is_pair(int64_t k, int64_t count) const {
+    return count == 2 && (kernel.kinds[k] == FragmentKind::center || kernel.kinds[k + 1] == FragmentKind::center);
+  }
+
   void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
     const CoverageLists& lists = kernel.lists;
     if (lists.offsets[begin] == lists.offsets[end]) return;
@@ -306,7 +310,8 @@ struct CoverageBackwardCpu {
         if (count == 0) continue;
         if (count == 1 && kernel.kinds[k] == FragmentKind::whole && lists.has(k)) {
           out.add_whole(at.item, static_cast<int32_t>(p - row), at.row, k);
-        } else {
+        } else if (!is_pair(k, count) || !out.add_pair({at.item, static_cast<int32_t>(p - row), at.row}, k,
+                                                       kernel.kinds[k] == FragmentKind::center ? 0 : 1)) {
           kernel.pixel(p, scratch, out);
         }
       }

@@ -156,16 +156,21 @@ struct CoverageBackward {
                            [&](const Piece& piece) { at_boundary(piece, f, owner, pixel.list, scratch.gradients); });
   }
 
+  // Integrals of f u, f v and f along an edge.
+  DR_HD static Line along_edge(double x0, double y0, double x1, double y1, const Line& f) {
+    const double length = ::sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0));
+    const double f0 = f.at(x0, y0), f1 = f.at(x1, y1), sixth = length / 6;
+    return {sixth * (x0 * (2 * f0 + f1) + x1 * (f0 + 2 * f1)), sixth * (y0 * (2 * f0 + f1) + y1 * (f0 + 2 * f1)),
+            3 * sixth * (f0 + f1)};
+  }
+
   DR_HD_CALL static void at_boundary(const Piece& piece, Line f, int owner, const Candidate* candidates,
                                      CandidateGradient* gradients) {
     for (int k = 0; k < piece.count; ++k) {
       if (piece.label[k] == kPixelSide) continue;
       const int next = k + 1 == piece.count ? 0 : k + 1;
       const double x0 = piece.x[k], y0 = piece.y[k], x1 = piece.x[next], y1 = piece.y[next];
-      const double length = ::sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0));
-      const double f0 = f.at(x0, y0), f1 = f.at(x1, y1), sixth = length / 6;
-      const Line moments = {sixth * (x0 * (2 * f0 + f1) + x1 * (f0 + 2 * f1)),
-                            sixth * (y0 * (2 * f0 + f1) + y1 * (f0 + 2 * f1)), 3 * sixth * (f0 + f1)};
+      const Line moments = along_edge(x0, y0, x1, y1, f);
       const int j = piece.label[k] >> 4, name = (piece.label[k] >> 1) & 7;
       const double side = (piece.label[k] & 1) != 0 ? -1 : 1;
       const Candidate& c = candidates[j];
@@ -269,6 +274,69 @@ struct CornersPerTriangle {
       for (int n = 0; n < 3; ++n) add_moved(&sum.edge[n], {0, 0, (g[n] - s) * inverse}, u, v);
     }
     if (kernel.grad_depth.given()) add_moved(&sum.depth, {0, 0, kernel.grad_depth.at(k)}, u, v);
+  }
+
+  // Two fragments k and k + 1 of which one line cuts the one that is not `center`: CoverageBackward::two_neighbours,
+  // without candidates and at once relative to the first pixels of their boxes. False where it is not one line.
+  DR_HD bool add_pair(const CoverageLists::PixelPlace& at, int64_t k, int center) const {
+    const CoverageLists& lists = kernel.lists;
+    if (!lists.has(k) || !lists.has(k + 1)) return false;
+    const TriangleRecord* const first = lists.records + at.item * lists.mesh.triangle_count;
+    const TriangleRecord &inner = first[lists.triangles[k + center]], &beside = first[lists.triangles[k + 1 - center]];
+    if (inner.valid == 0 || beside.valid == 0 || beside.crosses_depth != 0 || inner.crosses_depth != 0) return false;
+    Line line = {0, 0, 0};
+    int name = 0, cuts = 0;
+    for (int n = 0; n < 3; ++n) {
+      const Line side = beside.side[n].moved(at.column - beside.column, at.row - beside.row);
+      const bool cut = side.smallest() < -kSideTolerance;
+      name = cut ? n : name;
+      line = cut ? side : line;
+      cuts += cut ? 1 : 0;
+    }
+    if (cuts != 1) return false;
+    const PixelSquare square = lists.square(at);
+    const HalfSquare half = half_square(square, line);
+    const Moments m = half.moments, all = square.moments();
+    if (!(m.area >= kSmallestArea)) return false;
+    if (!kernel.any_gradient(k, 2)) return true;
+    const Line f = integrand(at, k + center, inner, {all.area - m.area, all.x - m.x, all.y - m.y}, square.area());
+    CandidateGradient* sum;
+    const Line g = integrand(at, k + 1 - center, beside, m, square.area(), &sum);
+    const Line along = CoverageBackward::along_edge(half.x[0], half.y[0], half.x[1], half.y[1], g.minus(f));
+    add_moved(&sum->edge[name], along.times(1 / beside.slope[name]), at.column - beside.column, at.row - beside.row);
+    return true;
+  }
+
+  // CoverageBackward::integrand, which adds to the sum of the triangle at once.
+  DR_HD Line integrand(const CoverageLists::PixelPlace& at, int64_t k, const TriangleRecord& record, const Moments& m,
+                       double pixel_area, CandidateGradient** out = nullptr) const {
+    CandidateGradient& sum = sum_of(at.item, kernel.lists.triangles[k], &record);
+    if (out != nullptr) *out = &sum;
+    const double du = at.column - record.column, dv = at.row - record.row;
+    const double inverse = 1 / m.area, u = m.x * inverse, v = m.y * inverse;
+    double x = 0, y = 0;
+    const Line place = {u + du, v + dv, 1};
+    if (kernel.grad_barycentrics.given()) {
+      double e[3];
+      for (int n = 0; n < 3; ++n) e[n] = record.slope[n] * record.side[n].moved(du, dv).at(u, v);
+      const double total = reciprocal_or_zero(e[0] + e[1] + e[2]);
+      const double g[3] = {kernel.grad_barycentrics.at(2 * k), kernel.grad_barycentrics.at(2 * k + 1), 0};
+      const double s = (g[0] * e[0] + g[1] * e[1]) * total;
+      for (int n = 0; n < 3; ++n) {
+        const double grad_e = (g[n] - s) * total;
+        add_line(&sum.edge[n], grad_e, place);
+        x += grad_e * record.slope[n] * record.side[n].x;
+        y += grad_e * record.slope[n] * record.side[n].y;
+      }
+    }
+    if (kernel.grad_depth.given()) {
+      const double grad = kernel.grad_depth.at(k);
+      add_line(&sum.depth, grad, place);
+      x += grad * record.depth.x;
+      y += grad * record.depth.y;
+    }
+    const double constant = kernel.grad_weight.given() ? kernel.grad_weight.at(k) / pixel_area : 0.0;
+    return {x * inverse, y * inverse, constant - (x * u + y * v) * inverse};
   }
 
   DR_HD CandidateGradient& sum_of(int64_t item, int32_t triangle, const TriangleRecord* record) const {
