@@ -225,6 +225,19 @@ def test_i17_colors_survive_a_round_trip(tmp_path, suffix, constant):
     torch.testing.assert_close(again.colors, colors, atol=0.5 / 255 + 1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("suffix", [".glb", ".ply"])
+def test_texcoords_given_per_corner_tear_no_vertices_apart(tmp_path, suffix):
+    torus = geometry.torus(segments=12, tube_segments=8)
+    per_corner = torus.vertices[:, :2][torus.triangles.long()].reshape(-1, 2) / 4 + 0.5  # continuous: no seam at all
+    rows = torch.arange(3 * torus.triangle_count, dtype=torch.int32).reshape(-1, 3)
+    dr.save_mesh(tmp_path / f"a{suffix}", torus.replace(texcoords=per_corner, texcoord_triangles=rows))
+    back = dr.load_mesh(tmp_path / f"a{suffix}")
+    assert back.vertex_count == torus.vertex_count
+    assert torch.equal(back.vertices[back.triangles.long()], torus.vertices[torus.triangles.long()])
+    seen, wanted = back.texcoords[back.texcoord_triangles.long()], per_corner[rows.long()]
+    torch.testing.assert_close(seen, wanted, atol=1e-6, rtol=0)
+
+
 def test_ply_keeps_colors_beside_texcoords(tmp_path):
     mesh = geometry.quad().replace(colors=torch.rand(4, 3))
     dr.save_mesh(tmp_path / "a.ply", mesh)

@@ -33,12 +33,14 @@ def write_glb(path: str | os.PathLike[str], mesh: Mesh) -> None:
 
 
 def one_index_table(mesh: Mesh, rows: Tensor | None = None) -> Mesh:
-    """The same surface, or its triangles `rows`, with one vertex for each used combination of indices."""
+    """The same surface, or its triangles `rows`, with one vertex for each used combination of values."""
     tables = [mesh.triangles, mesh.texcoord_triangles, mesh.normal_triangles, mesh.tangent_triangles]
     is_shared = all(table is None or torch.equal(table, mesh.triangles) for table in tables)
     counts = {len(a) for a in (mesh.vertices, mesh.texcoords, mesh.normals, mesh.tangents) if a is not None}
     if rows is None and is_shared and len(counts) == 1:
         return mesh.replace(material=None, material_ids=None)
+    attributes = (mesh.texcoords, mesh.normals, mesh.tangents)
+    tables[1:] = [None if t is None else _merged(t, a) for t, a in zip(tables[1:], attributes, strict=True)]
     used = [None if table is None else table if rows is None else table[rows] for table in tables]
     corners = torch.stack([table.reshape(-1) for table in used if table is not None], -1)
     combinations, triangles = torch.unique(corners, dim=0, return_inverse=True)
@@ -52,6 +54,16 @@ def one_index_table(mesh: Mesh, rows: Tensor | None = None) -> Mesh:
         mesh.vertices[vertex_index], triangles.reshape(-1, 3), texcoords=texcoords, normals=normals, tangents=tangents,
         colors=colors,
     )  # fmt: skip
+
+
+def _merged(table: Tensor, attribute: Tensor | None) -> Tensor:
+    """The index table with the first of equal rows for all of them: attributes given per corner tear nothing apart."""
+    if attribute is None or len(attribute) == 0:
+        return table
+    _, group = torch.unique(attribute, dim=0, return_inverse=True)
+    row = torch.arange(len(attribute), device=group.device)
+    first = torch.full_like(row, len(attribute)).scatter_reduce(0, group, row, "amin")
+    return first[group][table.long()].to(table.dtype)
 
 
 class _GlbWriter:
