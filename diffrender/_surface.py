@@ -179,7 +179,13 @@ class Surface:
         if mesh.texcoords is None:
             _checks.fail(ValueError, "Renderer", "mesh", "have texcoords for its textures", "none")
         triangles = mesh.triangles if mesh.texcoord_triangles is None else mesh.texcoord_triangles
-        if not with_derivatives or isinstance(fragments, Coverage):
+        if isinstance(fragments, Coverage):
+            texcoords = interpolate(mesh.texcoords, triangles, fragments)
+            if len(self.materials) == 1:  # textures that differ between items are read for every item, see own_rows
+                batches = [value.shape[0] for _, value in self.materials[0].tensors() if value.dim() == 4]
+                texcoords = texcoords.expand(max(batches, default=1), -1, -1, -1)
+            return texcoords, None
+        if not with_derivatives:
             return interpolate(mesh.texcoords, triangles, fragments), None
         return interpolate(mesh.texcoords, triangles, fragments, derivatives="all")
 
@@ -277,6 +283,16 @@ class Surface:
             _, height, width = fragments.size
             value = value.expand(fragments.size[0], 3)[fragments.pixel // (height * width)][None, None]
         return {"view_directions" if orthographic else "camera_position": value}
+
+
+def own_rows(values: Tensor, coverage: Coverage) -> Tensor:
+    """(1, 1, N, C): of values (B, 1, N, C), which were made of every fragment for every item, those of its own item.
+
+    Lights and materials that differ between items make them so; where all is shared there is one row.
+    """
+    if values.shape[0] == 1:
+        return values
+    return values.gather(0, coverage.item.view(1, 1, -1, 1).expand(1, *values.shape[1:]))
 
 
 def _ids(fragments: Fragments | Coverage) -> Tensor:

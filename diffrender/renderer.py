@@ -37,7 +37,7 @@ from torch import Tensor
 from diffrender import _checks
 from diffrender._autograd import is_batched
 from diffrender._scene import Background, Frame, RenderResult, Scene, place, place_many, with_filtered_environments
-from diffrender._surface import Surface
+from diffrender._surface import Surface, own_rows
 from diffrender._visibility import kept_ids, only_ids, rasterized
 from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
@@ -65,9 +65,9 @@ class Renderer:
         edges: how silhouettes are blended, which is what gives them a gradient: "segments" by the edges of the mesh,
             "pairs" by pairs of pixels, much less accurate (both `diffrender.antialias`); surfaces behind transparent
             ones always by pairs. "coverage" averages over the area of each pixel, exactly, and so is its gradient
-            (`diffrender.coverage`); it costs several times as much, reads textures without mips, and takes neither
-            transparent materials nor lights or materials with a batch. None leaves point samples, whose gradient knows
-            nothing of moving silhouettes.
+            (`diffrender.coverage`); it costs several times as much, reads textures without mips, takes no transparent
+            materials, and shades every fragment once per item where lights or materials have a batch. None leaves point
+            samples, whose gradient knows nothing of moving silhouettes.
         interior: "exact" differentiates what the stages compute at the pixel centres; "flow" takes the picture's own
             differences for how the nearest surfaces change when they move, which is better for structures about a pixel
             wide.
@@ -267,7 +267,7 @@ class Renderer:
             capacity=self.capacity,
         )
         frame.area_counts, frame.area_capacity = areas.counts, areas.capacity
-        rows = frame.surface.images(areas, names)
+        rows = {name: own_rows(values, areas) for name, values in frame.surface.images(areas, names).items()}
         one = areas.weight.new_ones(1, 1, len(areas.weight), 1)
         rows["alpha"] = one
         listed = [*(name for name in names if name != "alpha"), "alpha"]

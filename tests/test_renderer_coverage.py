@@ -109,3 +109,36 @@ def test_a_capacity_that_is_too_small_is_an_error():
         dr.Renderer(SIZE, edges="coverage", capacity=(20, 9999, 999))(sphere(), camera())
     with pytest.raises(ValueError, match='capacity is an option of edges="coverage"'):
         dr.Renderer(SIZE, edges="segments", capacity=20)
+
+
+@pytest.mark.parametrize("what", ["lamp", "environment", "intensity", "constants", "textures"])
+def test_what_differs_between_items_is_seen_by_its_own_item(what):
+    """Lights and materials with a batch axis: the list of fragments holds those of all items."""
+    cameras = [camera(), camera((-0.6, 0.9, 3.1))]
+    both = camera([(0.3, 0.4, 3.5), (-0.6, 0.9, 3.1)])
+    directions, tint = uniform(2, 3, seed=1, dtype=F64), uniform(2, 3, seed=2, dtype=F64)
+    maps, texels = uniform(2, 6, 4, 4, 3, seed=3, dtype=F64), uniform(2, 5, 6, 3, seed=4, dtype=F64)
+    normals = 0.3 * uniform(2, 4, 4, 3, seed=5, dtype=F64) + 0.6
+    leaves = [t.requires_grad_() for t in (directions, tint, maps, texels, normals)]
+
+    def picture(k, view):
+        def own(tensor, name):
+            return tensor[0] if what != name else tensor if k is None else tensor[k]
+
+        lamp = dr.DirectionalLight(own(directions, "lamp") - 1.5)
+        sky = dr.EnvironmentLight(own(maps, "environment"), intensity=own(tint, "intensity"), diffuse_size=4)
+        material = dr.Material(
+            own(texels, "textures"), normal=own(normals, "textures"), emissive=own(tint, "constants"), roughness=0.4
+        ).to(F64)
+        plate = dr.geometry.quad(2.0, 2.0).to(F64).replace(material=material)
+        outputs = ("color", "albedo")
+        renderer = dr.Renderer(SIZE, edges="coverage", outputs=outputs, smooth=(*outputs, "alpha"))
+        result = renderer(plate, view, [lamp, sky])
+        return torch.cat([result.color, result.albedo], -1)
+
+    together, apart = picture(None, both), torch.cat([picture(k, view) for k, view in enumerate(cameras)])
+    assert (together.flatten(1) > 0.01).any(1).all()
+    torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
+    weights = uniform(*apart.shape, seed=6, dtype=F64)
+    grads = [torch.autograd.grad((image * weights).sum(), leaves) for image in (together, apart)]
+    torch.testing.assert_close(*grads, rtol=1e-11, atol=1e-12)
