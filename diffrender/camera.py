@@ -66,6 +66,10 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
     ):
         _checks.check_choice("Camera", "projection", projection, ("perspective", "orthographic"))
         _checks.check_choice("Camera", "distortion_model", distortion_model, tuple(_lens.MODELS))
+        _checks.check_tensor("Camera", "camera_from_world", camera_from_world)
+        if camera_from_world.shape[-2:] != (4, 4):
+            actual, hint = _checks.shape_text(camera_from_world), "geometry.affine(rotation, translation) makes one."
+            _checks.fail(ValueError, "Camera", "camera_from_world", "have shape (4, 4) or (B, 4, 4)", actual, hint)
         batches = [focal_px.shape[:-1], principal_px.shape[:-1], near.shape, far.shape]
         if distortion is not None:
             counts = _lens.MODELS[distortion_model]

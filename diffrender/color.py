@@ -112,6 +112,8 @@ def over(image: Tensor, background: Tensor | float | Sequence[float]) -> Tensor:
         [0.25, 0.5, 0.5]
     """
     color, alpha = _color_and_alpha("over", image)
+    if isinstance(background, Tensor) and background.dtype == torch.uint8:
+        _checks.check_picture("over", "background", background)
     behind = constant(background, image)
     try:
         fits = torch.broadcast_shapes(behind.shape, color.shape)[-1] == color.shape[-1]

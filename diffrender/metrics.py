@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from diffrender import _checks
 from diffrender._extras import require
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.normals import triangle_area_vectors, triangle_corners
@@ -90,6 +91,15 @@ def mask_iou(mask: Tensor, reference: Tensor) -> Tensor:
 
 
 def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> float:
-    """Peak signal-to-noise ratio in decibels; infinite for equal pictures."""
+    """Peak signal-to-noise ratio in decibels of two pictures of one shape; infinite for equal ones.
+
+    Raises:
+        TypeError, ValueError: on integers, whose differences wrap around, and on another shape.
+    """
+    for name, picture in (("image", image), ("reference", reference)):
+        _checks.check_picture("psnr", name, picture)
+    if image.shape != reference.shape:
+        expected = f"have the shape of image {_checks.shape_text(image)}"
+        _checks.fail(ValueError, "psnr", "reference", expected, _checks.shape_text(reference))
     error = (image - reference).double().square().mean()
     return float(10 * torch.log10(peak * peak / error)) if error > 0 else float("inf")

@@ -218,6 +218,15 @@ def test_batches_index_like_tensors():
         len(single)
 
 
+def test_poses_of_another_shape_are_named():
+    with pytest.raises(
+        ValueError, match=r"camera_from_world must have shape \(4, 4\) or \(B, 4, 4\), got \(3, 4\). geom"
+    ):
+        perspective().with_pose(torch.eye(4, dtype=F64)[:3])
+    with pytest.raises(TypeError, match="Camera: camera_from_world must be a tensor, got ndarray"):
+        perspective().with_pose(np.eye(4))  # pyright: ignore[reportArgumentType]
+
+
 def test_stack_makes_a_batch_of_single_cameras():
     rig = dr.Camera.perspective(fov_y_deg=torch.tensor([30.0, 40.0, 50.0]), width=64, height=48).look_at(
         torch.rand(3, 3) + 1

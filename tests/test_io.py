@@ -340,6 +340,8 @@ def test_srgb_curves_refuse_bytes():
     for curve, name in ((dr.srgb_to_linear, "srgb"), (dr.linear_to_srgb, "linear")):
         with pytest.raises(TypeError, match=f"{curve.__name__}: {name} must be a float tensor, got torch.uint8"):
             curve(byte_picture)
+    with pytest.raises(TypeError, match="over: background must be a float tensor, got torch.uint8"):
+        dr.over(torch.rand(4, 6, 4), byte_picture)
 
 
 def test_row_0_is_on_top_of_the_file(tmp_path):

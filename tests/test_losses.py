@@ -196,3 +196,7 @@ def test_mask_iou_and_psnr():
         metrics.mask_iou(first.float(), second)
     assert metrics.psnr(torch.zeros(4), torch.full((4,), 0.1)) == pytest.approx(20)
     assert metrics.psnr(torch.ones(4), torch.ones(4)) == math.inf
+    with pytest.raises(TypeError, match="psnr: image must be a float tensor, got torch.uint8"):
+        metrics.psnr(torch.ones(4, dtype=torch.uint8), torch.zeros(4, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"psnr: reference must have the shape of image \(4, 4, 3\), got \(4, 4, 1\)"):
+        metrics.psnr(torch.ones(4, 4, 3), torch.ones(4, 4, 1))
