@@ -43,7 +43,7 @@ from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
 from diffrender.lights import EnclosingLight, Light, PackedLights
 from diffrender.ops.antialias import antialias
-from diffrender.ops.coverage import composite, coverage
+from diffrender.ops.coverage import composite, coverage, room_for
 from diffrender.ops.fragments_at import fragments_at
 from diffrender.ops.interior_flow import interior_flow
 from diffrender.ops.rasterize import Fragments
@@ -147,7 +147,7 @@ class Renderer:
         if recompute not in (True, False, "tiles"):
             _checks.fail(ValueError, "Renderer", "recompute", 'be True, False or "tiles"', repr(recompute))
         self.samples = samples
-        self.capacity = capacity
+        self.capacity = room_for(capacity, "Renderer")
         self.recompute = recompute
         self.max_layers = max_layers
 

@@ -109,6 +109,8 @@ def test_a_capacity_that_is_too_small_is_an_error():
         dr.Renderer(SIZE, edges="coverage", capacity=(20, 9999, 999))(sphere(), camera())
     with pytest.raises(ValueError, match='capacity is an option of edges="coverage"'):
         dr.Renderer(SIZE, edges="segments", capacity=20)
+    with pytest.raises(ValueError, match="Renderer: capacity must be None, a number of fragments, or .*, got -1"):
+        dr.Renderer(SIZE, edges="coverage", capacity=-1)
 
 
 @pytest.mark.parametrize("what", ["lamp", "environment", "intensity", "constants", "textures"])

@@ -1,5 +1,6 @@
 """Tangents: direction and side on known surfaces, seams and mirrors, degenerate input, gradients."""
 
+import copy
 import json
 import math
 import os
@@ -377,3 +378,13 @@ def test_combinations_are_found_once_for_a_mesh_that_moves(monkeypatch):
     vertices = mesh.vertices.clone().requires_grad_()
     (grad,) = torch.autograd.grad(mesh.with_vertices(vertices).vertex_tangents()[0][:, 0].sum(), vertices)
     assert grad.any()
+
+
+def test_nothing_is_kept_of_texcoords_that_a_graph_made():
+    """A mesh shares what it keeps with its copies, and could not be copied deeply with a graph in it."""
+    mesh = geometry.torus(segments=6, tube_segments=5).to(F64)
+    assert mesh.texcoords is not None
+    scale = torch.ones(2, dtype=F64, requires_grad=True)
+    trained = mesh.replace(texcoords=scale * mesh.texcoords)
+    assert trained.vertex_tangents()[0].requires_grad
+    assert torch.equal(copy.deepcopy(mesh).vertex_tangents()[0], trained.vertex_tangents()[0])

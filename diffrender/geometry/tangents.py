@@ -162,7 +162,8 @@ def _kept_corners(tables: list[Tensor], texcoords: Tensor, side: Tensor, kept: d
         result = _unique_corners([table.clone() if table.is_inference() else table for table in tables], side.clone())
         if side.is_cuda:
             torch.cuda.current_stream(side.device).synchronize()  # so that other streams can use them
-    if all(is_plain) and _get_current_dispatch_mode() is None:
+    # What a graph made is new in every call: it would only be held, its graph with it.
+    if all(is_plain) and texcoords.grad_fn is None and _get_current_dispatch_mode() is None:
         kept["tangent_corners"] = made_from, states, result
     return result
 

@@ -169,7 +169,7 @@ def _coverage_with_driver(
     _checks.check_choice("coverage", "cull", cull, tuple(_checks.CULL))
     if not isinstance(merge_adjacent, bool):
         _checks.fail(TypeError, "coverage", "merge_adjacent", "be True or False", repr(merge_adjacent))
-    room = _room_for(capacity)
+    room = room_for(capacity)
     batch = positions.shape[0]
     if ranges is not None:
         ranges = _checks.check_ranges("coverage", ranges, positions, indices.shape[0])
@@ -198,13 +198,18 @@ def check_room(counts: torch.Tensor | None, capacity: tuple[int, int, int] | Non
             raise RuntimeError(f"coverage: capacity must be at least {found} {what}, got {room}.")
 
 
-def _room_for(capacity: Any) -> tuple[int, int, int] | None:
+def room_for(capacity: Any, name: str = "coverage") -> tuple[int, int, int] | None:
+    """What a capacity, an argument of the function `name`, stands for.
+
+    Raises:
+        ValueError: it is none.
+    """
     if capacity is None:
         return None
     numbers = (capacity, 8 * capacity, 256) if isinstance(capacity, int) else capacity
     if isinstance(capacity, bool) or not _are_counts(numbers):
         expected = "be None, a number of fragments, or (fragments, candidates, candidates in one pixel)"
-        _checks.fail(ValueError, "coverage", "capacity", expected, repr(capacity))
+        _checks.fail(ValueError, name, "capacity", expected, repr(capacity))
     return numbers
 
 
