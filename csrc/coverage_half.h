@@ -25,7 +25,8 @@ DR_HD HalfSquare half_square(const PixelSquare& square, const Line& line) {
   const double inverse = 1 / magnitude(across), width = high - low;
   const double sign = across < 0 ? -1 : 1, base = across < 0 ? low : high;
   const double turn = along < 0 ? -1 : 1, begin = along < 0 ? -last : first, end = along < 0 ? -first : last;
-  const double slope = magnitude(along) * inverse, offset = (across * base + line.c) * inverse;
+  const double slope = ::fabs(along) * inverse;  // 0 of -0, too, so that what follows is infinite with the right sign
+  const double offset = (across * base + line.c) * inverse;
   const double empty = -offset / slope, full = (width - offset) / slope;  // rows where w = 0 and w = W
   double v0 = empty > begin ? empty : begin;
   v0 = v0 < end ? v0 : end;

@@ -350,3 +350,45 @@ def test_d04_mask_of_slivers_and_a_star_stays_within_zero_and_one():
     assert mask.min() >= 0
     assert mask.max() < 1 + 1e-12
     assert mask.max() > 1 - 1e-12
+
+
+def half_of_the_pixel(normal, offset):
+    """Area and centroid of the part of the square [0, 1]^2 where normal . p >= offset, corner by corner."""
+    corners = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
+    distance = [normal[0] * x + normal[1] * y - offset for x, y in corners]
+    kept = []
+    for k, (p, d) in enumerate(zip(corners, distance, strict=True)):
+        q, e = corners[(k + 1) % 4], distance[(k + 1) % 4]
+        if d >= 0:
+            kept.append(p)
+        if (d >= 0) != (e >= 0):
+            t = d / (d - e)
+            kept.append((p[0] + t * (q[0] - p[0]), p[1] + t * (q[1] - p[1])))
+    points = torch.tensor(kept, dtype=F64)
+    rest = points[1:] - points[0]
+    parts = 0.5 * (rest[:-1, 0] * rest[1:, 1] - rest[:-1, 1] * rest[1:, 0])
+    return parts.sum(), points[0] + (parts[:, None] * (rest[:-1] + rest[1:])).sum(0) / (3 * parts.sum())
+
+
+def test_line_between_two_neighbours_halves_a_pixel_exactly():
+    """Any direction, parallel to an axis, through a corner's neighbourhood and through the middle."""
+    angle = torch.cat([uniform(80, high=2 * math.pi, seed=3, dtype=F64), torch.arange(4, dtype=F64) * math.pi / 2])
+    through = uniform(len(angle), 2, high=1.0, seed=4, dtype=F64)
+    through[:20] = 1e-4 * through[:20] + torch.tensor([[0.0, 0], [1, 0], [1, 1], [0, 1]], dtype=F64).repeat(5, 1)
+    n = torch.stack([angle.cos(), angle.sin()], -1)
+    n[-4:] = n[-4:].round()
+    d = torch.stack([-n[:, 1], n[:, 0]], -1)
+    corners = torch.stack([through - 60 * d, through + 60 * d, through + 60 * n, through - 60 * n], 1)
+    clip = torch.stack([clip_of(quad, (1, 1)) for quad in corners])
+    coverage = dr.coverage(clip, torch.tensor([[0, 1, 2], [1, 0, 3]]), (1, 1))
+    checked = 0
+    for k in range(len(coverage.weight)):
+        item, triangle = int(coverage.pixel[k]), int(coverage.triangle_id[k])
+        inward = n[item] if triangle == 0 else -n[item]
+        area, centroid = half_of_the_pixel(inward.tolist(), float(inward @ through[item]))
+        assert coverage.weight[k].item() == pytest.approx(area.item(), rel=1e-9, abs=1e-14)
+        b = torch.cat([coverage.barycentrics[k], 1 - coverage.barycentrics[k].sum(0, keepdim=True)])
+        index = [0, 1, 2] if triangle == 0 else [1, 0, 3]
+        torch.testing.assert_close(b @ corners[item, index], centroid, rtol=0, atol=1e-9)
+        checked += 1
+    assert checked > 150
