@@ -6,21 +6,6 @@
 
 namespace diffrender {
 
-DR_HD bool share_an_index(const int32_t f[3], const int32_t g[3]) {
-  return (f[0] == g[0]) | (f[0] == g[1]) | (f[0] == g[2]) | (f[1] == g[0]) | (f[1] == g[1]) | (f[1] == g[2]) |
-         (f[2] == g[0]) | (f[2] == g[1]) | (f[2] == g[2]);
-}
-
-DR_HD_CALL bool share_a_corner(const SegmentMesh& in, int64_t item, const int32_t f[3], const int32_t g[3]) {
-  if (share_an_index(f, g)) return true;
-  for (int i = 0; i < 3; ++i) {
-    for (int j = 0; j < 3; ++j) {
-      if (in.same_place(item, f[i], g[j])) return true;
-    }
-  }
-  return false;
-}
-
 // Marks the pixels around neighbouring pairs between whose centres two triangles change order: f is the nearer one
 // where it shows, g where g shows. A line through a pixel always parts its centre from one of the four next to it.
 struct MarkCrossings {

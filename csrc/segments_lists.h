@@ -22,6 +22,7 @@ struct ClipEdges {
       const int64_t triangle = marked[i / 3];
       const int32_t k = static_cast<int32_t>(i - i / 3 * 3);
       pixels[i] = (marks[triangle] >> k & 1) != 0 ? clipper.clip(triangle, k, segments + i) : 0;
+      if (pixels[i] > 0) PieceFinder{clipper.in, nullptr, false}.look_around(segments + i);
     }
   }
 };

@@ -89,6 +89,28 @@ struct SegmentMesh {
     return false;
   }
 
+  // Calls body(index, corner) for the triangles around an edge: those across the other edges of its own two (index 0 to
+  // 3), each followed by those across its other edges (4 to 11). `corner` is the one opposite to the edge that leads
+  // there. Edges of three or more triangles lead nowhere.
+  template <class F>
+  DR_HD void for_each_around(int32_t corner, const F& body) const {
+    const uint32_t count = static_cast<uint32_t>(corner_count());
+    const auto across_others = [&](int32_t c, int32_t first, const auto& visit) {
+      for (int32_t k = 1; k < 3; ++k) {
+        const int32_t entry = topology[3 * (c / 3) + (c % 3 + k) % 3];
+        if (static_cast<uint32_t>(entry) < count) visit(first + k - 1, entry);
+      }
+    };
+    for (int32_t own = 0; own < 2; ++own) {
+      const int32_t c = own == 0 ? corner : topology[corner];
+      if (static_cast<uint32_t>(c) >= count) continue;
+      across_others(c, 2 * own, [&](int32_t index, int32_t near) {
+        body(index, near);
+        across_others(near, 4 + 2 * index, body);
+      });
+    }
+  }
+
   DR_HD bool has(int32_t triangle) const {
     return static_cast<uint32_t>(triangle) < static_cast<uint32_t>(mesh.triangle_count);
   }
@@ -139,5 +161,20 @@ struct SegmentMesh {
     return diffrender::same_direction(mesh, item, corner, other);
   }
 };
+
+DR_HD bool share_an_index(const int32_t f[3], const int32_t g[3]) {
+  return (f[0] == g[0]) | (f[0] == g[1]) | (f[0] == g[2]) | (f[1] == g[0]) | (f[1] == g[1]) | (f[1] == g[2]) |
+         (f[2] == g[0]) | (f[2] == g[1]) | (f[2] == g[2]);
+}
+
+DR_HD_CALL bool share_a_corner(const SegmentMesh& in, int64_t item, const int32_t f[3], const int32_t g[3]) {
+  if (share_an_index(f, g)) return true;
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 3; ++j) {
+      if (in.same_place(item, f[i], g[j])) return true;
+    }
+  }
+  return false;
+}
 
 }  // namespace diffrender

@@ -1,5 +1,7 @@
 // Edge walk, part 4: which pieces of an edge are visible in a pixel, what lies behind them, and which pixels hold the
-// two colours. Visibility is decided with the triangles that show in the 3 x 3 pixels around.
+// two colours. Visibility is decided with the triangles that show in the 3 x 3 pixels around, and with those around the
+// edge in the mesh: where triangles are about as small as pixels, an outline runs in narrow folds that show at no
+// pixel's centre, and each of their edges would count as an outline.
 #pragma once
 
 #include "segments_window.h"
@@ -49,7 +51,7 @@ struct PieceFinder {
     cell.step_z = (to - from) * dz;
     if (!load_faces(segment, cell, &window)) return;
     cell.normal = segment.outward();
-    double cuts[3 * kWindowCells + 2];
+    double cuts[3 * kMostFaces + 2];
     const int last = find_cuts(window, cell, cuts);
     for (int i = 0; i < last; ++i) {
       if (!((cuts[i + 1] - cuts[i]) * cell.length > kShortest)) continue;
@@ -58,24 +60,68 @@ struct PieceFinder {
     }
   }
 
-  // Takes the window's triangles that the segment passes over or under, without the edge's own. False if one hides all
-  // of it.
+  // Notes which of the triangles around an edge it may pass over or under. Most have none: where the surface goes on
+  // behind a fold all corners lie on the side of the edge's own triangles, and one look at each corner is enough.
+  DR_HD_CALL void look_around(EdgeSegment* segment) const {
+    const Vec2<double> origin{std::floor(segment->start.x) + 0.5, std::floor(segment->start.y) + 0.5};
+    const Vec2<double> p{segment->start.x - origin.x, segment->start.y - origin.y};
+    const Vec2<double> q{segment->stop.x - origin.x, segment->stop.y - origin.y};
+    const Vec2<double> n = segment->outward();
+    // Pixels beyond the edge's line, times w; 0 where it is not clear on which side.
+    const auto beyond = [&](int32_t corner) {
+      const int32_t index = in.mesh.triangles[corner];
+      if (static_cast<uint32_t>(index) >= static_cast<uint32_t>(in.mesh.vertex_count)) return 0.0;
+      const Vec3<double> c = to_pixels(in.vertex(segment->item, index), in.viewport, origin);
+      const double distance = (c.x - p.x * c.z) * n.x + (c.y - p.y * c.z) * n.y;
+      return c.z > 0 && magnitude(distance) > 1e-6 * c.z ? distance : 0.0;
+    };
+    const int32_t twin = in.topology[segment->corner];
+    const double own[2] = {beyond(segment->corner), in.has(twin / 3) && twin >= 0 ? beyond(twin) : 0.0};
+    bool aside[4] = {};  // whether no corner of a triangle next to the edge's own lies on the other side than these
+    int32_t bits = 0;
+    in.for_each_around(segment->corner, [&](int32_t index, int32_t corner) {
+      const bool is_next = index < 4;
+      const double side = own[is_next ? index / 2 : (index - 4) / 4];
+      const bool rest = is_next ? side != 0 : aside[(index - 4) / 2], all = rest && beyond(corner) * side > 0;
+      if (is_next) aside[index] = all;
+      const int32_t triangle = corner / 3;
+      if (all || in.side(segment->item, triangle) == 0 || segment->is_incident(in, triangle)) return;
+      ScreenFace face;
+      bool covers = true;
+      if (make_face_over(segment->item, triangle, origin, p, q, &face, &covers)) bits |= 1 << index;
+    });
+    segment->around = bits;
+  }
+
+  // Takes the triangles that the segment passes over or under, without the edge's own. False if one hides all of it.
   DR_HD_CALL bool load_faces(const EdgeSegment& segment, const Cell& cell, Window* window) const {
     const Vec2<double> end{cell.p.x + cell.step.x, cell.p.y + cell.step.y};
     const Vec2<double> origin{window->column + 0.5, window->row + 0.5};
     mark_own(segment, window);
     bool hidden = false;
-    window->for_each_triangle([&](int32_t triangle) {
+    const auto take = [&](int32_t triangle) {
       if (hidden || segment.is_incident(in, triangle)) return;
       ScreenFace* const face = &window->faces[window->count];
       bool covers = true;
       if (!make_face_over(segment.item, triangle, origin, cell.p, end, face, &covers)) return;
-      hidden = covers && face->depth.at(cell.p) < cell.z - kDepthSlack &&
-               face->depth.at(end) < cell.z + cell.step_z - kDepthSlack;
+      hidden = covers && is_in_front(face->depth.at(cell.p), cell.z) &&
+               is_in_front(face->depth.at(end), cell.z + cell.step_z);
       window->face_id[window->count++] = triangle;
+    };
+    window->for_each_triangle(take);
+    if (segment.around == 0 || hidden) return !hidden;
+    in.for_each_around(segment.corner, [&](int32_t index, int32_t corner) {
+      const int32_t triangle = corner / 3;
+      if ((segment.around >> index & 1) == 0 || window->shows(triangle)) return;
+      bool is_known = false;  // two ways around a corner may lead to one triangle
+      for (int f = 0; f < window->count; ++f) is_known = is_known || window->face_id[f] == triangle;
+      if (!is_known) take(triangle);
     });
     return !hidden;
   }
+
+  // What lies before the near plane hides nothing.
+  DR_HD static bool is_in_front(double depth, double z) { return depth < z - kDepthSlack && depth >= -1; }
 
   DR_HD void mark_own(const EdgeSegment& segment, WindowIds* window) const {
     for (int c = 0; c < kWindowCells; ++c) {
@@ -220,8 +266,8 @@ struct PieceFinder {
       const double inside = window.faces[f].inside(m);
       if (!(inside >= -kInsideSlack)) continue;
       const double depth = window.faces[f].depth.at(m);
-      if (depth < z - kDepthSlack) return false;
-      if (inside > kInsideSlack && depth < nearest) {
+      if (is_in_front(depth, z)) return false;
+      if (inside > kInsideSlack && depth < nearest && magnitude(depth) <= 1) {
         nearest = depth;
         *back = window.face_id[f];
       }
@@ -272,8 +318,9 @@ struct PieceFinder {
   }
 
   // The pixels that hold the colours on both sides: the nearest that shows a triangle of the edge, or else a covered
-  // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else one on the outer
-  // side. False where one of the two colours shows nowhere near.
+  // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else a triangle that
+  // touches it (but not at a seam, where they differ), or else one on the outer side. False where one of the two
+  // colours shows nowhere near.
   DR_HD_CALL bool find_colors(const EdgeSegment& segment, const WindowIds& window, Vec2<double> n, Vec2<double> m,
                               int32_t back, EdgePiece* out) const {
     double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
@@ -302,6 +349,15 @@ struct PieceFinder {
         const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y;
         if (window.id[c] < 0 || window.id[c] == segment.seam || x * n.x + y * n.y > 0) continue;
         if (touches(segment, window.id[c])) keep(cell_distance(c, inner), c, &front[1], &front_cell[1]);
+      }
+    }
+    if (back_cell[0] < 0 && back >= 0 && segment.seam < 0) {
+      int32_t corners[3], others[3];
+      for (int c = 0; c < kWindowCells && in.has(back) && in.mesh.indices(back, corners); ++c) {
+        if (window.id[c] < 0 || !in.has(window.id[c]) || !in.mesh.indices(window.id[c], others)) continue;
+        if (share_a_corner(in, segment.item, corners, others)) {
+          keep(cell_distance(c, beyond), c, &behind[0], &back_cell[0]);
+        }
       }
     }
     const int chosen = front_cell[0] >= 0 ? front_cell[0] : (front_cell[1] >= 0 ? front_cell[1] : front_cell[2]);

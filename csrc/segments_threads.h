@@ -12,7 +12,7 @@ namespace diffrender {
 // Threads that share the edge-pixel pairs on the GPU: enough to fill it, few enough to cost nothing without work.
 constexpr int64_t kPairThreads = int64_t(1) << 18;
 // At most: a pair has one piece between any two cuts, a pixel one for every two triangles of its window.
-constexpr int64_t kPiecesPerPair = 3 * kWindowCells + 1;
+constexpr int64_t kPiecesPerPair = 3 * kMostFaces + 1;
 constexpr int64_t kPiecesPerCrossing = kWindowCells * (kWindowCells - 1) / 2;
 
 // Pixels that the marked edges of every triangle cross.
@@ -87,7 +87,10 @@ struct EdgePairs {
     for (int32_t k = 0; k < 3; ++k) {
       if ((marks[low] >> k & 1) == 0) continue;
       const int64_t pixels = edges.clip(low, k, segment);
-      if (*within < pixels) return true;
+      if (*within < pixels) {
+        finder.look_around(segment);
+        return true;
+      }
       *within -= pixels;
     }
     return false;

@@ -20,6 +20,9 @@ struct EdgePiece {
 };
 
 constexpr int kWindowCells = 9;
+// Triangles around an edge, see SegmentMesh::for_each_around().
+constexpr int kTrianglesAround = 12;
+constexpr int kMostFaces = kWindowCells + kTrianglesAround;
 
 // The pixel of a window cell around another one.
 DR_HD int64_t cell_pixel(int64_t pixel, int cell, int32_t width) {
@@ -90,11 +93,17 @@ struct WindowIds {
   }
 };
 
-// The same with those triangles of it that matter.
+// The same with those triangles of it that matter, and of those around an edge.
 struct Window : WindowIds {
-  ScreenFace faces[kWindowCells];
-  int32_t face_id[kWindowCells];
+  ScreenFace faces[kMostFaces];
+  int32_t face_id[kMostFaces];
   int count = 0;
+
+  DR_HD bool shows(int32_t triangle) const {
+    bool found = false;
+    for (int cell = 0; cell < kWindowCells; ++cell) found = found || id[cell] == triangle;
+    return found;
+  }
 };
 
 // A point whose weights are this close to zero is on the outline of a triangle.

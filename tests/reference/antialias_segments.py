@@ -12,7 +12,11 @@ Points that the definition leaves open, as decided here:
   * The nearest sample on the outer side stands for what is behind only if its surface goes on to the edge.
   * Visibility "exact" asks all triangles what hides the middle of a piece, and those that contain the point 1e-9 pixels
     further out what is behind: no sample stands for anything then. Parts beyond the near and far planes do not count.
-  * Edges are cut by the view volume, the sides of the frame included.
+  * Edges are cut by the view volume, the sides of the frame included. What a triangle has beyond the near or far plane
+    neither hides anything nor is behind.
+  * Besides the triangles that show in the 3 x 3 pixels, those around the edge in the mesh count: the neighbours of
+    the edge's own two, and theirs. If one of them is behind a piece and shows nowhere, a pixel that shows a triangle
+    with a common corner has its colour.
   * The pixel nearest to a point m of an edge is the one nearest to m + 1e-6 towards the side that is looked for
     + 1e-9 (1, 0.618): an edge that runs through a pixel from side to side has its middle between two neighbours.
 """
@@ -227,7 +231,8 @@ def make_edge(scene, corners):
     normal = sides[0] * np.array([direction[1], -direction[0]]) / np.linalg.norm(direction)
     depths = [v[2] / v[3] for v in ends]
     return {"start": start, "stop": stop, "depths": depths, "normal": normal, "vertices": (int(a), int(b)),
-            "side": sides[0], "own": [u for u, _ in corners], "seam": seam}  # fmt: skip
+            "side": sides[0], "own": [u for u, _ in corners], "seam": seam,
+            "around": triangles_around(scene, corners)}  # fmt: skip
 
 
 def walk(scene, edge):
@@ -272,14 +277,27 @@ def hidden(scene, edge, i, j, t0, t1):
         points = np.concatenate([points, np.ones((len(t), 1))], 1)
         z = edge["depths"][0] + t * (edge["depths"][1] - edge["depths"][0])
         result &= np.einsum("pcij,pj->pci", scene.weights[shown], points).min(2) >= 0
-        result &= np.einsum("pcj,pj->pc", scene.depths[shown], points) < z[:, None] - DEPTH_SLACK
+        result &= is_in_front(np.einsum("pcj,pj->pc", scene.depths[shown], points), z[:, None])
     return result.any(1)
 
 
 def around(scene, edge, pixel):
-    """The distinct triangles that show around a pixel, but for the edge's own."""
-    ids = {int(scene.ids[cell]) for cell in scene.window(pixel)} - {-1, *edge["own"]}
-    return {t: scene.faces[t] for t in ids if scene.faces[t] is not None}
+    """The distinct triangles that show around a pixel, and those around the edge in the mesh, but for its own."""
+    ids = {int(scene.ids[cell]) for cell in scene.window(pixel)} - {-1} | edge["around"]
+    return {t: scene.faces[t] for t in ids - set(edge["own"]) if scene.faces[t] is not None}
+
+
+def triangles_around(scene, corners):
+    """Across the other edges of an edge's own two triangles, and across those of these; those that are drawn."""
+
+    def across_others(t, k):
+        for m, key in enumerate(scene.edge_keys(t, scene.triangles[t])):
+            if m != k and len(scene.edges[key]) == 2:
+                yield next(corner for corner in scene.edges[key] if corner[0] != t)
+
+    near = [corner for t, k in corners[: 2 if len(corners) == 2 else 1] for corner in across_others(t, k)]
+    far = [corner for t, k in near for corner in across_others(t, k)]
+    return {t for t, _ in [*near, *far] if scene.drawn[t]}
 
 
 def find_cuts(scene, edge, pixel, t0, t1):
@@ -317,11 +335,12 @@ def make_piece(scene, edge, pixel, s0, s1):
     )
 
     near = {t: face for t, face in around(scene, edge, pixel).items() if inside(face, m) >= -INSIDE_SLACK}
-    if any(at(face["depth"], m) < z - DEPTH_SLACK for face in near.values()):
+    if any(is_in_front(at(face["depth"], m), z) for face in near.values()):
         return None
     if scene.exact and is_hidden_by_any(scene, m, z, edge["own"]):
         return None
     here = [(at(face["depth"], m), t) for t, face in near.items() if inside(face, m) > INSIDE_SLACK]
+    here = [(depth, t) for depth, t in here if abs(depth) <= 1]
     outer = [c for c in cells if ahead[c] and scene.ids[c] not in edge["own"]]
     if edge["seam"] >= 0:
         back = edge["seam"]
@@ -348,7 +367,10 @@ def make_piece(scene, edge, pixel, s0, s1):
     ends = {scene.place[v] for v in edge["vertices"]}
     touching = [c for c in inner if ends & {scene.place[v] for v in scene.triangles[scene.ids[c]]}]
     fronts = own or touching or inner
-    backs = [c for c in cells if scene.ids[c] == back] or [c for c in cells if ahead[c] and c not in own]
+    backs = [c for c in cells if scene.ids[c] == back]
+    if not backs and back >= 0 and edge["seam"] < 0:
+        backs = [c for c in cells if scene.ids[c] >= 0 and touch(scene, back, scene.ids[c])]
+    backs = backs or [c for c in cells if ahead[c] and c not in own]
     if not fronts or not backs:
         return None
 
@@ -367,9 +389,14 @@ def make_piece(scene, edge, pixel, s0, s1):
             "edge": edge["vertices"], "side": edge["side"]}  # fmt: skip
 
 
+def is_in_front(depth, z):
+    """What lies before the near plane hides nothing."""
+    return (depth < z - DEPTH_SLACK) & (depth >= -1)
+
+
 def is_hidden_by_any(scene, m, z, own):
     inside, depth = seen_at(scene, m, own)
-    return bool(((inside >= -INSIDE_SLACK) & (depth < z - DEPTH_SLACK) & (depth >= -1)).any())
+    return bool(((inside >= -INSIDE_SLACK) & is_in_front(depth, z)).any())
 
 
 def nearest_of_all(scene, m, own):
