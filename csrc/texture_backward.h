@@ -122,8 +122,9 @@ struct TextureBackwardCoordinates {
           const scalar_t t = sampler.tap_position(pass / steps);
           sampler.weigh(block, n, step, weights);
           for (int i = 0; i < n; ++i) {
-            along_x[i] *= weights[i] * taps.slope_x[i];
-            along_y[i] *= weights[i] * taps.slope_y[i];
+            // What a lookup has no share of may be NaN or infinite.
+            along_x[i] = weights[i] > 0 ? along_x[i] * (weights[i] * taps.slope_x[i]) : scalar_t(0);
+            along_y[i] = weights[i] > 0 ? along_y[i] * (weights[i] * taps.slope_y[i]) : scalar_t(0);
             grad_u[i] += along_x[i];
             grad_v[i] += along_y[i];
           }

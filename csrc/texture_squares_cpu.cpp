@@ -260,9 +260,15 @@ void slopes_of_squares(const BlockSquares& found, const float* grad_values, floa
         along_x += cotangent[c] * across;
         along_y += cotangent[c] * (left_slope + x * (right_slope - left_slope));
       }
-      const Lanes<float> share = step == 0 ? 1.0f - fraction : fraction;
-      result[0] += along_x * (share * load_lanes<Lanes<float>>(at.slope_x + i));
-      result[1] += along_y * (share * load_lanes<Lanes<float>>(at.slope_y + i));
+      const Lanes<float> share = step == 0 ? 1.0f - fraction : fraction, zero = {};
+      Lanes<float> part_x = along_x * (share * load_lanes<Lanes<float>>(at.slope_x + i));
+      Lanes<float> part_y = along_y * (share * load_lanes<Lanes<float>>(at.slope_y + i));
+      if (step > 0) {  // what a lookup has no share of may be NaN or infinite
+        part_x = fraction > 0.0f ? part_x : zero;
+        part_y = fraction > 0.0f ? part_y : zero;
+      }
+      result[0] += part_x;
+      result[1] += part_y;
     }
     store_channels<2>(grad_texcoords + 2 * i, result);
   }

@@ -113,6 +113,30 @@ def test_vectors_of_float32_follow_the_scalars_of_float64(mode, channels):
         assert difference.flatten().quantile(0.98) < 3e-5
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_coarse_level_does_not_reach_the_gradient_of_lookups_without_a_share_of_it(bad, channels, dtype):
+    """One lookup of a block lies between two levels; the others read the finest one alone, and no bad texel of it."""
+    texels, between = rnd(5, 5, channels, dtype=dtype), 7
+    texels[2, 2] = bad  # in all four texels of the next level
+    uv = uniform(1, 1, LOOKUPS, 2, low=0.0, high=0.25, seed=1, dtype=dtype)
+    steps = torch.zeros(1, 1, LOOKUPS, 4, dtype=dtype)
+    steps[0, 0, between] = torch.tensor([0.3, 0, 0, 0.3], dtype=dtype)
+    cotangent = rnd(1, 1, LOOKUPS, channels, seed=3, dtype=dtype)
+    others = torch.arange(LOOKUPS) != between
+    _, level_0 = values_and_gradient(texels, uv, cotangent, None)
+    for options in ({}, {"max_anisotropy": 2}):
+        for with_steps in (False, True):  # the gradient of the footprint reads the coarser level of every lookup
+            values, grad = values_and_gradient(
+                texels, uv, cotangent, steps.clone().requires_grad_(with_steps), **options
+            )
+            assert values[0, 0, others].isfinite().all()
+            assert not values[0, 0, between].isfinite().any()
+            assert not grad[0, 0, between].isfinite().any()
+            assert torch.allclose(grad[0, 0, others], level_0[0, 0, others], rtol=1e-4, atol=1e-5)
+
+
 def test_order_free_sum_of_many_taps_on_one_texel_does_not_overflow():
     """64 taps on two levels of 1 x 1 texel: 512 equal contributions of a lookup to the same sum."""
     lookups = 3000
