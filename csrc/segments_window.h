@@ -40,21 +40,31 @@ DR_HD double border_arc(double x, double y) {
   return y > 0 ? 1.5 - t : 3.5 + t;
 }
 
-// Where a pixel is sampled, relative to its centre: a hair to the right and less downwards, which is what the
-// rasterizer's top-left rule amounts to.
-constexpr double kSampleX = 1e-12, kSampleY = 0.618e-12;
+// Where a pixel is sampled, relative to its centre. The rasterizer's top-left rule gives a sample on an edge to the
+// triangle on its right, and on a level edge to the one below, however flat the edge that is not level: a hair to the
+// right, and downwards so much less that it decides only where the first does not. Of edges through a centre those
+// flatter than 1 : 10000 and not level may be taken for level ones. Both are long compared with rounding.
+constexpr double kSampleX = 1e-7, kSampleY = 1e-11;
+// Ends this close to the centre are seen from the sample. From there the directions of all others are those from the
+// centre, around which the square is symmetric.
+constexpr double kNearSample = 1e-3;
+
+DR_HD Vec2<double> seen_from_sample(Vec2<double> p) {
+  const bool near = magnitude(p.x) < kNearSample && magnitude(p.y) < kNearSample;
+  return near ? Vec2<double>{p.x - kSampleX, p.y - kSampleY} : p;
+}
 
 // Area of the part of the unit pixel that the segment from p to q hides from the sample point: the sector between the
 // directions of its ends, which border arcs measure (an arc of length s is the base of a triangle of area s / 4), less
 // the triangle in front of the segment.
 DR_HD_CALL double hidden_area(Vec2<double> p, Vec2<double> q) {
-  const Vec2<double> a{p.x - kSampleX, p.y - kSampleY}, b{q.x - kSampleX, q.y - kSampleY};
+  const Vec2<double> a = seen_from_sample(p), b = seen_from_sample(q);
   const double turn = cross(a, b);
   if (turn == 0 && a.x * b.x + a.y * b.y >= 0) return 0;
   double arc = border_arc(b.x, b.y) - border_arc(a.x, a.y);
   arc = turn < 0 ? -arc : arc;
   arc = arc < 0 ? arc + 4 : arc;
-  const double area = 0.25 * arc - 0.5 * magnitude(turn);
+  const double area = 0.25 * arc - 0.5 * (turn < 0 ? -cross(p, q) : cross(p, q));
   return area > 0 ? area : 0;
 }
 

@@ -5,6 +5,7 @@ Colours are constant per surface in the closed forms, so the blend is the exact 
 the exact derivative of it: tolerances are rounding, not model error.
 """
 
+import itertools
 import math
 
 import pytest
@@ -553,3 +554,54 @@ def test_exact_visibility_is_the_same_for_any_number_of_threads():
     assert (results[0][1] != 0).sum() > 1000
     for result in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+
+
+# --- where a pixel is sampled ---------------------------------------------------------------------
+
+
+def share_of_a_wedge(a, b):
+    """Area of the part of a unit square that lies between two directions from its middle."""
+    turn = lambda p, q: p[0] * q[1] - p[1] * q[0]  # noqa: E731
+    hits = [tuple(0.5 * x / max(abs(d[0]), abs(d[1])) for x in d) for d in (a, b)]
+    corners = [(x, y) for x in (-0.5, 0.5) for y in (-0.5, 0.5)]
+    between = [c for c in corners if turn(a, c) * turn(a, b) > 0 and turn(c, b) * turn(a, b) > 0]
+    between.sort(key=lambda c: (c[0] * a[0] + c[1] * a[1]) / math.hypot(*c), reverse=True)
+    outline = [hits[0], *between, hits[1]]
+    return abs(sum(turn(p, q) for p, q in itertools.pairwise(outline))) / 2
+
+
+@pytest.mark.parametrize("visibility", ["window", "exact"])
+def test_corner_on_a_pixels_centre_follows_the_top_left_rule(visibility):
+    """Whether the pixel shows the triangle is the rasterizer's choice. The areas hidden from its centre have to be
+    those of the same choice, or the pixel is off by 1: of flat edges, too, which belong to the triangle on their
+    right."""
+    directions = [(x, y) for x, y in ((1, 0), (8, 1), (2, 1), (1, 1), (1, 2), (1, 8))]
+    directions = [turned for x, y in directions for turned in ((x, y), (-y, x), (-x, -y), (y, -x))]
+    size, shown = (32, 32), []
+    for a, b in itertools.combinations(directions, 2):
+        if abs(a[0] * b[0] + a[1] * b[1]) > 0.9 * math.hypot(*a) * math.hypot(*b):
+            continue
+        ends = [[16.5 + 12 * x / max(abs(d[0]), abs(d[1])) for x in d] for d in (a, b)]
+        positions = in_pixels([(16.5, 16.5), *ends], size)
+        ids = dr.rasterize(positions, FAN, size).triangle_id[0]
+        if (ids[15:18, 15:18] < 0).all():
+            continue  # the colour of the triangle shows in no pixel around
+        shown.append(bool(ids[16, 16] == 0))
+        image = picture(positions, FAN, size, [1.0], visibility=visibility)
+        close(image[16, 16], share_of_a_wedge(a, b), atol=1e-8)
+    assert 40 < sum(shown) < len(shown) - 40
+
+
+# --- how far behind an edge "exact" looks -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("gap", [1e-8, 1e-5, 1e-2])
+def test_exact_visibility_looks_close_behind_an_edge(gap):
+    """A far quad ends so much right of the outline of a near one. Where its colour shows nearby, 1.6 pixels of the
+    outline long, that is what is behind the outline; elsewhere the background stands for it."""
+    size = (16, 16)
+    near, far = rectangle(2.2, 3.1, 9.3, 12.7), rectangle(5.0, 1.0, 9.3 + gap, 15.0)
+    positions = in_pixels(near + far, size, z=[-0.5] * 4 + [0.5] * 4)
+    colors = [1.0, 1.0, 0.25, 0.25]
+    grad = pixel_gradient(lambda x: picture(x, TWO_QUADS, size, colors, visibility="exact").sum(), positions, size)
+    close(grad[[1, 2], 0].sum(), 9.6 - 1.6 * 0.25)

@@ -2,9 +2,11 @@
 any economy; the blend and the motion of the pieces are plain torch, so autograd of it is the truth for the kernels.
 
 Points that the definition leaves open, as decided here:
-  * A pixel is sampled at its centre plus (1e-12, 0.618e-12): what the rasterizer's top-left rule amounts to. Within
-    1/256 pixel of an edge, and not within 1/128 of one of its ends, a pixel that shows a triangle of the edge is on the
-    inner side, and one that shows what is behind is on the outer side.
+  * A pixel is sampled at its centre plus (1e-7, 1e-11): what the rasterizer's top-left rule amounts to, for an
+    edge that is not level, however flat, belongs to the triangle on its right. Within 1/256 pixel of an edge, and not
+    within 1/128 of one of its ends, a pixel that shows a triangle of the edge is on the inner side, and one that shows
+    what is behind is on the outer side. Only ends of pieces within 1e-3 of the centre are seen from that point, others
+    from the centre.
   * A piece next to which one of its two colours shows in none of the 3 x 3 pixels around is left out.
   * A point is on the outline of a triangle if its smallest weight is within 1e-9 of zero. Such a triangle hides an
     edge there if it is nearer, and is not behind it otherwise. Depths closer than 1e-9 are equal; pieces shorter than
@@ -28,7 +30,7 @@ import torch
 
 from tests.support.device import to_numpy
 
-SAMPLE = np.array([1e-12, 0.618e-12])
+SAMPLE, NEAR_SAMPLE = np.array([1e-7, 1e-11]), 1e-3
 DEPTH_SLACK = INSIDE_SLACK = SHORTEST = 1e-9
 SNAP = 1 / 256
 TO_ITS_SIDE, ON_A_LINE = 1e-6, np.array([1e-9, 0.618e-9])
@@ -427,18 +429,18 @@ def ends_before(scene, triangle, m):
 
 
 def hidden_area(p, q):
-    """Area of the part of the pixel that is behind the segment, seen from the sample: a square cut by three lines."""
-    p, q = (p - SAMPLE).tolist(), (q - SAMPLE).tolist()
-    turn = p[0] * q[1] - p[1] * q[0]
-    if turn == 0:
+    """Area of the part of the pixel that is behind the segment, seen from the sample: a sector less a triangle."""
+    a, b = ((v - SAMPLE if np.abs(v).max() < NEAR_SAMPLE else v).tolist() for v in (p, q))
+    turn, double_triangle = a[0] * b[1] - a[1] * b[0], p[0] * q[1] - p[1] * q[0]
+    if turn == 0 and a[0] * b[0] + a[1] * b[1] >= 0:
         return 0.0
     if turn < 0:
-        p, q = q, p
-    polygon = [(x - SAMPLE[0], y - SAMPLE[1]) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))]
-    for (a, b), sign in ((((0.0, 0.0), p), 1), (((0.0, 0.0), q), -1), ((p, q), -1)):
-        polygon = cut(polygon, a, b, sign)
-    edges = zip(polygon, polygon[1:] + polygon[:1], strict=True)
-    return abs(sum(float(u[0] * v[1] - u[1] * v[0]) for u, v in edges)) / 2
+        a, b, double_triangle = b, a, -double_triangle
+    sector = [(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)]
+    for end, sign in ((a, 1), (b, -1)):
+        sector = cut(sector, (0.0, 0.0), end, sign)
+    edges = zip(sector, sector[1:] + sector[:1], strict=True)
+    return max(0.0, (abs(sum(float(u[0] * v[1] - u[1] * v[0]) for u, v in edges)) - float(double_triangle)) / 2)
 
 
 def cut(polygon, a, b, sign):
