@@ -8,13 +8,19 @@ shrunk square, as a renderer makes them ("turned"), or random ("random"). Trilin
 compared with linear ones; their levels have been built before.
 
 How a cell is decided, by the same rule for all. In a *slot* every contestant runs once, in turn, in an order that
-turns around from slot to slot; a cell has some slots in each of several rounds over the whole table, so that what
-disturbs the machine for a while meets few of them. The first slot of a round warms up and does not count. Cells of long
-slots are in one round only, with three of them, or one that is very long (--long). A fixed piece of work, the
-*control*, is timed before and after every slot: one next to which it took 1.25 times its least time in that round is
-left out and measured again, at most as often as there are slots. A ratio is the median over the slots of the ratio
-within one; times are the least. With one thread it is processor time, else time on the clock. Before each call whose
-result is more than 32 MB of values, as much memory is written and given back, so that all find the system alike.
+turns around from slot to slot. A ratio is the median over the slots of the ratio within one; times are the least. A
+fixed piece of work, the *control*, is timed before and after every slot, each time the least of three: a slot is
+disturbed, and does not count, where the longer of the two exceeds 1.25 times the least control of the whole run with
+as many threads. So a neighbour that stays through a whole cell is noticed too. Where a cell has no other slots, its
+ratios are those of the least disturbed one, and it is named.
+
+Every comparison gets three undisturbed slots; one whose ratio is within a factor of 1.5 of its limit, on either side,
+gets seven; a slot runs those contestants only that still lack some. They come in rounds over the table, from the second
+on the cheapest textures first, until none is missing or the time is up (--minutes). In each round the first slot of a
+cell warms up and does not count, and others follow for about --seconds. A slot that takes more than --long seconds does
+not warm up, and a cell gets at most three of these in a round, in the first more than one only for what is close. With
+one thread contestants are timed in processor time, else on the clock. Before each call whose result is more than 32 MB
+of values, as much memory is written and given back, so that all find the system alike.
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,31 +45,161 @@ ACTIONS = ("forward", "coordinates", "texels")
 PATTERNS = ("turned", "random")
 TRILINEAR_LIMIT = 2.5
 DISTURBED = 1.25
+SLOTS, CLOSE_SLOTS, CLOSE = 3, 7, 1.5
 # Results above this are fresh memory from the system in every call. What that costs depends on what was given back just
 # before, so for each the same is.
 FRESH_BYTES, MAX_TOUCHED_BYTES = 32 << 20, 256 << 20
 
-Contestants = dict[str, Callable[[], object]]
+Contestants = dict[str, Callable[[], Any]]
+
+
+COMPARISONS = [(f"ours {action}", f"torch {action}", 1.0) for action in ACTIONS]
+COMPARISONS += [(f"trilinear {action}", f"ours {action}", TRILINEAR_LIMIT) for action in ACTIONS]
+
+
+@dataclasses.dataclass
+class Slot:
+    control: float  # milliseconds, the longer of before and after
+    ms: dict[str, float]  # of the contestants that ran
 
 
 @dataclasses.dataclass
 class Cell:
-    """Samples of one texture size, channel count, pattern of lookups and number of threads."""
+    """Slots of one texture size, channel count, pattern of lookups and number of threads."""
 
     size: int
     channels: int
     pattern: str
     threads: int
-    ms: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-    disturbed: int = 0  # slots that were measured again
-    long: bool = False
+    slots: list[Slot] = dataclasses.field(default_factory=list)
 
     @property
     def label(self) -> str:
         return f"{self.size} {self.channels} {self.pattern} {self.threads}"
 
-    def ratio(self, first: str, second: str) -> float:
-        return statistics.median(a / b for a, b in zip(self.ms[first], self.ms[second], strict=True))
+    def quiet(self, names: Sequence[str], least: float) -> list[Slot]:
+        """Slots with all of these contestants that nothing disturbed. `least`: control of the run."""
+        return [slot for slot in self.slots if slot.control <= DISTURBED * least and slot.ms.keys() >= set(names)]
+
+    def counted(self, names: Sequence[str], least: float) -> list[Slot]:
+        """The undisturbed ones, or where there are none the least disturbed one."""
+        every = [slot for slot in self.slots if slot.ms.keys() >= set(names)]
+        return self.quiet(names, least) or sorted(every, key=lambda slot: slot.control)[:1]
+
+    def ratio(self, first: str, second: str, least: float) -> float:
+        slots = self.counted([first, second], least)
+        return statistics.median(slot.ms[first] / slot.ms[second] for slot in slots)
+
+    def lacks(self, first: str, second: str, limit: float, least: float, brief: bool) -> int:
+        """How many undisturbed slots of a comparison are missing. `brief`: none of one that is decided."""
+        if not self.counted([first, second], least):
+            return SLOTS
+        is_close = 1 / CLOSE < self.ratio(first, second, least) / limit < CLOSE
+        wanted = (SLOTS if is_close else 0) if brief else (CLOSE_SLOTS if is_close else SLOTS)
+        return max(0, wanted - len(self.quiet([first, second], least)))
+
+    def missing(self, least: float, brief: bool = False) -> tuple[set[str], int]:
+        """Contestants that lack slots, and of how many."""
+        lacking = {c: self.lacks(*c, least, brief) for c in COMPARISONS}
+        names = {name for (first, second, _), count in lacking.items() if count > 0 for name in (first, second)}
+        return names, max(lacking.values())
+
+    def seconds(self, names: set[str]) -> float:
+        """What a slot of these contestants will take; 0 before the first."""
+        return sum(min((slot.ms[n] for slot in self.slots if n in slot.ms), default=0.0) for n in names) * 1e-3
+
+
+class Run:
+    """All cells, the least control of each number of threads, and the time that is left."""
+
+    def __init__(self, cells: Sequence[Cell], options: argparse.Namespace) -> None:
+        self.cells, self.options = list(cells), options
+        self.end = time.perf_counter() + 60 * options.minutes
+        self.setup_seconds: dict[tuple[int, int], float] = {}
+        self.least: dict[int, float] = {}
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            self.least[threads] = min(time_control() for _ in range(50))
+
+    def left(self) -> float:
+        return self.end - time.perf_counter()
+
+    def measured(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.slots]
+
+    def round(self, number: int) -> bool:
+        """Slots for what lacks some, of every texture for which there is time. False: nothing was left to do."""
+        plan = []
+        for texture, group in itertools.groupby(self.cells, key=lambda cell: (cell.size, cell.channels)):
+            todo = [(cell, *cell.missing(self.least[cell.threads])) for cell in group]
+            todo = [(cell, names, count) for cell, names, count in todo if count > 0]
+            if todo:
+                setup, slots = self.setup_seconds.get(texture, 0.0), [cell.seconds(names) for cell, names, _ in todo]
+                plan.append((setup + sum(slots), setup + min(slots), texture, [cell for cell, _, _ in todo]))
+        if number > 0:
+            plan.sort(key=lambda entry: entry[0])
+        for _, cost, (size, channels), todo in plan:
+            # The texture and one gradient, and as much again for the levels, the values and their gradients.
+            need = 4 * channels * (2.7 * size**2 + 4 * self.options.lookups**2) / 2**30
+            if need > self.options.max_gib and number == 0:
+                print(f"left out: texture {size}, {channels} channels need {need:.1f} GiB (--max-gib)", flush=True)
+            if need > self.options.max_gib or self.left() <= cost:
+                continue
+            self.measure_texture(todo, number)
+            done = f"round {number + 1}: {size}, {channels} channels done, {self.left():.0f} s left"
+            print(done, file=sys.stderr, flush=True)
+            self.write()
+        return bool(plan) and self.left() > 0
+
+    def measure_texture(self, cells: Sequence[Cell], number: int) -> None:
+        start = time.perf_counter()
+        size, channels, lookups = cells[0].size, cells[0].channels, self.options.lookups
+        texels = make_texels(size, channels)
+        # At first every cell gets a slot, then the close ones of long slots get more of them.
+        for again in (False, True) if number == 0 else (True,):
+            todo = [cell for cell in cells if number > 0 or not again or self.is_long(cell)]
+            for pattern, group in itertools.groupby(todo, key=lambda cell: cell.pattern):
+                contestants = make_contestants(texels, size, channels, pattern, lookups)
+                self.setup_seconds.setdefault((size, channels), time.perf_counter() - start)
+                for cell in group:
+                    self.measure_cell(cell, contestants, lookups**2 * channels, number, SLOTS if again else 1)
+
+    def is_long(self, cell: Cell) -> bool:
+        return cell.seconds(set().union(*(slot.ms for slot in cell.slots))) > self.options.long
+
+    def expected(self, cell: Cell, names: set[str]) -> float:
+        """Seconds of a slot: of a cell that has none, as of those of the same texture."""
+        alike = [c for c in self.measured() if (c.size, c.channels) == (cell.size, cell.channels)]
+        return cell.seconds(names) if cell.slots else min((c.seconds(names) for c in alike), default=0.0)
+
+    def measure_cell(self, cell: Cell, contestants: Contestants, values: int, number: int, most_long: int) -> None:
+        torch.set_num_threads(cell.threads)
+        start, first = time.perf_counter(), len(cell.slots)
+        warm = False
+        while True:
+            least = self.least[cell.threads]
+            is_long = self.is_long(cell)
+            names, _ = cell.missing(least, brief=is_long and number == 0)
+            if not names or self.expected(cell, names) > self.left():
+                return
+            if len(cell.slots) - first >= (most_long if is_long else 2 * CLOSE_SLOTS):
+                return
+            if not is_long and len(cell.slots) > first and time.perf_counter() - start > self.options.seconds:
+                return
+            chosen = {name: call for name, call in contestants.items() if name in names}
+            slot = measure_slot(chosen, values, cell.threads, turn=len(cell.slots) % 2 == 1)
+            self.least[cell.threads] = min(least, slot.control)
+            if warm or sum(slot.ms.values()) * 1e-3 > self.options.long:
+                cell.slots.append(slot)
+            warm = True
+
+    def write(self) -> None:
+        """After every texture: a run that is stopped keeps what it has."""
+        if self.options.json is not None:
+            cells = [{"label": cell.label, **dataclasses.asdict(cell)} for cell in self.measured()]
+            self.options.json.write_text(json.dumps({"least_control": self.least, "cells": cells}, indent=1) + "\n")
+        if self.options.markdown is not None:
+            self.options.markdown.write_text(markdown(self.measured(), self.least) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,83 +210,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--channels", type=int, nargs="+", default=[1, 2, 3, 4, 16, 64])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
-    parser.add_argument("--rounds", type=int, default=3, help="over the whole table")
-    parser.add_argument("--slots", type=int, default=4, help="of a cell in a round, at most")
-    parser.add_argument("--seconds", type=float, default=0.7, help="after these no further slot of a round begins")
-    parser.add_argument("--long", type=float, default=1.5, help="seconds of a long slot; three times this: very long")
+    parser.add_argument("--minutes", type=float, default=11.5, help="after these no further slot begins")
+    parser.add_argument("--rounds", type=int, default=20, help="over the table, at most")
+    parser.add_argument("--seconds", type=float, default=0.6, help="after these no further slot of a cell in a round")
+    parser.add_argument("--long", type=float, default=0.7, help="seconds of a long slot")
     parser.add_argument("--max-gib", type=float, default=12.0, help="leave out cells that need more memory")
-    parser.add_argument("--json", type=Path, help="write the samples here")
+    parser.add_argument("--json", type=Path, help="write the slots here")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     options = parser.parse_args(arguments)
-
-    cells = [
-        Cell(*key) for key in itertools.product(options.sizes, options.channels, options.patterns, options.threads)
-    ]
-    for round_ in range(options.rounds):
-        for (size, channels), group in itertools.groupby(cells, key=lambda cell: (cell.size, cell.channels)):
-            todo = [cell for cell in group if not cell.long]
-            # The texture and one gradient, and as much again for the levels, the values and their gradients.
-            need = 4 * channels * (2.7 * size**2 + 4 * options.lookups**2) / 2**30
-            if need > options.max_gib and round_ == 0:
-                print(f"left out: texture {size}, {channels} channels need {need:.1f} GiB (--max-gib)", flush=True)
-            if not todo or need > options.max_gib:
-                continue
-            measure_texture(todo, options.lookups, options.slots, options.seconds, options.long)
-            print(f"round {round_ + 1}: {size}, {channels} channels done", file=sys.stderr, flush=True)
-            write([cell for cell in cells if cell.ms], options.json, options.markdown)
-    print(markdown([cell for cell in cells if cell.ms]))
+    keys = itertools.product(options.sizes, options.channels, options.patterns, options.threads)
+    run = Run([Cell(*key) for key in keys], options)
+    for number in range(options.rounds):
+        if not run.round(number):
+            break
+    run.write()
+    print(markdown(run.measured(), run.least))
     return 0
 
 
-def write(cells: Sequence[Cell], json_path: Path | None, markdown_path: Path | None) -> None:
-    """After every texture: a run that is stopped keeps what it has."""
-    if json_path is not None:
-        json_path.write_text(json.dumps([dataclasses.asdict(cell) for cell in cells], indent=1) + "\n")
-    if markdown_path is not None:
-        markdown_path.write_text(markdown(cells) + "\n")
-
-
-def measure_texture(cells: Sequence[Cell], lookups: int, slots: int, seconds: float, long: float) -> None:
-    """One round of cells of one texture."""
-    texels = make_texels(cells[0].size, cells[0].channels)
-    values = lookups**2 * cells[0].channels
-    for pattern, group in itertools.groupby(cells, key=lambda cell: cell.pattern):
-        contestants = make_contestants(texels, cells[0].size, cells[0].channels, pattern, lookups)
-        for cell in group:
-            torch.set_num_threads(cell.threads)
-            start = time.perf_counter()
-            measured = [measure_slot(contestants, values, cell.threads, turn=False)]
-            first = time.perf_counter() - start
-            cell.long = first > long
-            wanted = slots + 1 if not cell.long else 3 if first < 3 * long else 1
-            begin = 0 if cell.long else 1
-            while sum(quiet(measured[begin:])) < wanted - begin and len(measured) < 2 * wanted - 1:
-                if not cell.long and len(measured) > 1 and time.perf_counter() - start > seconds:
-                    break
-                measured.append(measure_slot(contestants, values, cell.threads, turn=len(measured) % 2 == 1))
-            counted = measured[begin:]
-            kept = [slot for slot, is_quiet in zip(counted, quiet(counted), strict=True) if is_quiet]
-            cell.disturbed += len(counted) - len(kept)
-            for name in contestants:
-                cell.ms.setdefault(name, []).extend(times[name] for _, times in kept)
-
-
-def quiet(slots: Sequence[tuple[float, dict[str, float]]]) -> list[bool]:
-    """Which slots no other program disturbed, by their control."""
-    least = min((control for control, _ in slots), default=0.0)
-    return [control < DISTURBED * least for control, _ in slots]
-
-
-def measure_slot(contestants: Contestants, values: int, threads: int, turn: bool) -> tuple[float, dict[str, float]]:
-    """The longer time of the control before and after; milliseconds of every contestant."""
-    names = list(contestants)[::-1] if turn else list(contestants)
-    before = measure(control, processor_time=False)
+def measure_slot(contestants: Contestants, values: int, threads: int, turn: bool) -> Slot:
+    before = time_control()
     times = {}
-    for name in names:
+    for name in list(contestants)[::-1] if turn else list(contestants):
         if FRESH_BYTES < 4 * values <= MAX_TOUCHED_BYTES and "forward" in name:
             torch.empty(values).zero_()
         times[name] = measure(contestants[name], processor_time=threads == 1)
-    return max(before, measure(control, processor_time=False)), times
+    return Slot(max(before, time_control()), times)
+
+
+def time_control() -> float:
+    return min(measure(control, processor_time=False) for _ in range(3))
 
 
 def control() -> torch.Tensor:
@@ -226,7 +316,7 @@ def make_contestants(texels: Texels, size: int, channels: int, pattern: str, loo
 
         return call
 
-    calls: dict[str, Callable[[], object]] = {"ours forward": forward_ours, "torch forward": forward_theirs}
+    calls: Contestants = {"ours forward": forward_ours, "torch forward": forward_theirs}
     calls["trilinear forward"] = forward_trilinear
     for which in ("coordinates", "texels"):
         calls[f"ours {which}"] = backward_kernel(which, 1)
@@ -243,33 +333,39 @@ def positions(pattern: str, side: int) -> torch.Tensor:
     return torch.stack([0.5 + 0.8 * x - 0.6 * y, 0.5 + 0.6 * x + 0.8 * y], -1)[None].contiguous()
 
 
-def markdown(cells: Sequence[Cell]) -> str:
-    """Verdicts, and a table of all cells."""
+def markdown(cells: Sequence[Cell], least: dict[int, float]) -> str:
+    """Verdicts, and a table of all cells. `least`: control by number of threads."""
     lines = []
-    comparisons = [("faster than grid_sample", "ours", "torch", 1.0)]
-    comparisons += [(f"trilinear at most {TRILINEAR_LIMIT} x linear", "trilinear", "ours", TRILINEAR_LIMIT)]
-    for goal, first, second, limit in comparisons:
-        for action in ACTIONS:
-            ratios = sorted((cell.ratio(f"{first} {action}", f"{second} {action}"), cell.label) for cell in cells)
-            lost = [f"{label} ({ratio:.2f})" for ratio, label in ratios if ratio > limit]
-            verdict = "MISS in " + ", ".join(lost) if lost else f"all {len(ratios)} cells"
-            largest = ", ".join(f"{ratio:.2f} ({label})" for ratio, label in ratios[:-4:-1])
-            lines.append(f"- {action}, {goal}: {verdict}; largest {largest}")
-    slots = [len(cell.ms["ours forward"]) for cell in cells]
-    lines.append(f"- slots of a cell: {min(slots)} to {max(slots)}; {sum(cell.disturbed for cell in cells)} left out")
+    for first, second, limit in COMPARISONS:
+        ratios = sorted((cell.ratio(first, second, least[cell.threads]), cell.label) for cell in cells)
+        lost = [f"{label} ({ratio:.2f})" for ratio, label in ratios if ratio > limit]
+        verdict = "MISS in " + ", ".join(lost) if lost else f"all {len(ratios)} cells"
+        largest = ", ".join(f"{ratio:.2f} ({label})" for ratio, label in ratios[:-4:-1])
+        lines.append(f"- {first} at most {limit} x {second}: {verdict}; largest {largest}")
+    quiet = {c.label: min(len(c.quiet(pair, least[c.threads])) for *pair, _ in COMPARISONS) for c in cells}
+    few = [f"{label} ({count})" for label, count in quiet.items() if count < SLOTS]
+    slots = [(slot.control > DISTURBED * least[cell.threads]) for cell in cells for slot in cell.slots]
+    lines.append(f"- {len(slots)} slots, {sum(slots)} of them disturbed")
+    lines.append(f"- fewer than {SLOTS} undisturbed slots in some comparison: {', '.join(few) or 'none'}")
     lines += ["", "| texture | channels | lookups | " + " | ".join(ACTIONS) + " |", "|---" * (3 + len(ACTIONS)) + "|"]
     for key, group in itertools.groupby(cells, key=lambda cell: (cell.size, cell.channels, cell.pattern)):
         by_threads = list(group)
-        row = [str(value) for value in key] + [entry(by_threads, action) for action in ACTIONS]
+        row = [str(value) for value in key] + [entry(by_threads, action, least) for action in ACTIONS]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
-def entry(cells: Sequence[Cell], action: str) -> str:
+def entry(cells: Sequence[Cell], action: str, least: dict[int, float]) -> str:
     """Times of the first cell, and ratios of each: to grid_sample, then trilinear to linear."""
-    ours, theirs = (min(cells[0].ms[f"{who} {action}"]) for who in ("ours", "torch"))
-    to_torch = ", ".join(f"**{cell.ratio(f'ours {action}', f'torch {action}'):.2f}**" for cell in cells)
-    to_linear = ", ".join(f"{cell.ratio(f'trilinear {action}', f'ours {action}'):.1f} x" for cell in cells)
+    pair = [f"ours {action}", f"torch {action}"]
+    counted = cells[0].counted(pair, least[cells[0].threads])
+    ours, theirs = (min(slot.ms[name] for slot in counted) for name in pair)
+
+    def ratios(first: str, second: str) -> list[float]:
+        return [cell.ratio(first, second, least[cell.threads]) for cell in cells]
+
+    to_torch = ", ".join(f"**{ratio:.2f}**" for ratio in ratios(*pair))
+    to_linear = ", ".join(f"{ratio:.1f} x" for ratio in ratios(f"trilinear {action}", pair[0]))
     return f"{ours:.1f} / {theirs:.1f} = {to_torch}; {to_linear}"
 
 
