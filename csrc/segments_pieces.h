@@ -20,6 +20,11 @@ DR_HD double cell_distance(int cell, Vec2<double> m) {
   return x * x + y * y;
 }
 
+// Whether the sample of a cell is beyond the line through m with normal n.
+DR_HD bool is_sample_beyond(int cell, Vec2<double> m, Vec2<double> n) {
+  return (WindowIds::cell_x(cell) + kSampleX - m.x) * n.x + (WindowIds::cell_y(cell) + kSampleY - m.y) * n.y > 0;
+}
+
 struct PieceFinder {
   SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
@@ -282,8 +287,7 @@ struct PieceFinder {
     const Vec2<double> aside = hair_aside(m, n, 1);
     bool candidate[kWindowCells];
     for (int c = 0; c < kWindowCells; ++c) {
-      const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y;
-      candidate[c] = window.id[c] != -2 && !window.own[c] && x * n.x + y * n.y > 0;
+      candidate[c] = window.id[c] != -2 && !window.own[c] && is_sample_beyond(c, m, n);
     }
     while (true) {
       double best = kLargest<double>;
@@ -337,7 +341,7 @@ struct PieceFinder {
       const int32_t id = window.id[c];
       if (id == -2) continue;
       const double distance = cell_distance(c, inner), distance_behind = cell_distance(c, beyond);
-      const bool outer = (window.cell_x(c) - m.x) * n.x + (window.cell_y(c) - m.y) * n.y > 0;
+      const bool outer = is_sample_beyond(c, m, n);
       const bool own = window.own[c] && id != segment.seam;
       if (own) keep(distance, c, &front[0], &front_cell[0]);
       if (id == back) keep(distance_behind, c, &behind[0], &back_cell[0]);
@@ -346,8 +350,7 @@ struct PieceFinder {
     }
     if (front_cell[0] < 0 && front_cell[2] >= 0) {
       for (int c = 0; c < kWindowCells; ++c) {
-        const double x = window.cell_x(c) - m.x, y = window.cell_y(c) - m.y;
-        if (window.id[c] < 0 || window.id[c] == segment.seam || x * n.x + y * n.y > 0) continue;
+        if (window.id[c] < 0 || window.id[c] == segment.seam || is_sample_beyond(c, m, n)) continue;
         if (touches(segment, window.id[c])) keep(cell_distance(c, inner), c, &front[1], &front_cell[1]);
       }
     }

@@ -592,6 +592,19 @@ def test_corner_on_a_pixels_centre_follows_the_top_left_rule(visibility):
     assert 40 < sum(shown) < len(shown) - 40
 
 
+def test_outline_that_bends_at_a_pixels_centre_keeps_both_its_edges():
+    """Rounding must not say on which side of the outline that centre is: the pixel shows the surface, at the depth of
+    the outline, and would seem to be in front of it. Different w round differently."""
+    points = [(1.5, 11.5), (7.5, 12.5), (13.5, 14.5), (3.5, 6.5), (9.5, 8.5), (14.5, 8.5), (0.5, -0.5), (8.5, 0.5)]
+    triangles = torch.tensor([[0, 1, 3], [1, 4, 3], [1, 2, 5], [1, 5, 4], [3, 4, 7], [3, 7, 6], [4, 5, 7]])
+    depths = uniform(8, low=0.1, high=0.6, seed=5).tolist()
+    for seed in range(24):
+        w = uniform(8, 1, low=1, high=2, seed=seed, dtype=F64)
+        positions = in_pixels(points, (14, 14), depths) * w
+        # The outline enters at the bottom, 0.2 to the left of the centre, and leaves at the top, 3/14 to the left.
+        close(picture(positions, triangles, (14, 14), [1.0] * 7)[6, 3], 0.5 + (0.2 + 3 / 14) / 4, atol=1e-8)
+
+
 # --- how far behind an edge "exact" looks -----------------------------------------------------------
 
 

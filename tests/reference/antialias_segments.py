@@ -331,7 +331,7 @@ def make_piece(scene, edge, pixel, s0, s1):
     cells = scene.window(pixel)
 
     offsets = np.array(cells)[:, ::-1] + 0.5 - m
-    ahead = dict(zip(cells, offsets @ n > 0, strict=True))
+    ahead = dict(zip(cells, (offsets + SAMPLE) @ n > 0, strict=True))
     distance, distance_behind = (
         dict(zip(cells, ((offsets - side * TO_ITS_SIDE * n - ON_A_LINE) ** 2).sum(1), strict=True)) for side in (-1, 1)
     )
