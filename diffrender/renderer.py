@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -204,9 +203,8 @@ class Renderer:
             images = {name: _averaged(image, self.samples) for name, image in images.items()}
         centre = self.samples // 2
         triangle_id = first[:, centre :: self.samples, centre :: self.samples]
-        result = RenderResult(
-            **dict[str, Any](images), fragments=None if self.recompute or self.samples > 1 else frame.first_fragments
-        )
+        fragments = None if self.recompute or self.samples > 1 else frame.first_fragments
+        result = RenderResult(**images, fragments=fragments)  # pyright: ignore[reportArgumentType]
         result.area_counts, result.area_capacity = frame.area_counts, frame.area_capacity
         self._add_constants(result, triangle_id, scene)
         return result
