@@ -109,7 +109,10 @@ class Unknowns:
 
 def photograph(mesh: dr.Mesh, cameras: dr.Camera, light: dr.EnvironmentLight, samples: int = 1) -> Tensor:
     """(B, H, W, 4) linear radiance, times coverage, and coverage."""
-    renderer = dr.Renderer((cameras.height, cameras.width), outputs=("color", "alpha"), samples=samples)
+    interior = "flow" if samples == 1 else "exact"
+    renderer = dr.Renderer(
+        (cameras.height, cameras.width), outputs=("color", "alpha"), interior=interior, samples=samples
+    )
     result = renderer(mesh, cameras, light)
     return torch.cat([result.color, result.alpha], -1)
 
@@ -193,8 +196,8 @@ def main(
 
     with torch.no_grad():
         found = unknowns.dressed(mesh)
-        result = photograph(found, unseen, unknowns.environment())
-        relit = photograph(found, unseen, other_light)
+        result = photograph(found, unseen, unknowns.environment(), samples=2)
+        relit = photograph(found, unseen, other_light, samples=2)
         factor = scaled_like(relit[..., :3], relit_truth[..., :3])
         relit[..., :3] *= factor
     distance = metrics.surface_distance(found, source, threshold=0.01, samples=20_000)
