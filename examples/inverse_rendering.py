@@ -234,7 +234,10 @@ def command_line(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=128, help="pixels a side, even")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/inverse_rendering"))
-    main(**vars(parser.parse_args(arguments)))
+    options = parser.parse_args(arguments)
+    if options.size < 2 or options.size % 2:
+        parser.error(f"--size must be even, got {options.size}")
+    main(**vars(options))
     return 0
 
 
