@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import diffrender as dr
-from tests.cases.test_cases_d import F64, SQUARE, layouts, sliver_and_star_scene, small_scene, square
+from tests.cases.test_cases_d import sliver_and_star_scene
+from tests.support.cases_d import F64, SQUARE, layouts, small_scene, square
 from tests.support.scenes import cube, icosphere, perspective, rigid, to_clip
 from tests.support.vocabulary import P, as_index, fd, g, itp, mask, ras, rnd, uniform
 

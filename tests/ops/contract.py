@@ -1,4 +1,4 @@
-"""Contract table: one row per op, checked by test_contract.py. A new op adds a file of rows/ and a line here.
+"""Contract table: one row per op, checked by test_contract*.py. A new op adds a file of rows/ and a line here.
 
 A row (tests/ops/rows/base.py) gives small examples of the op as functions of its float arguments, the raw dispatcher
 calls behind it, calls that have to fail with a given message, and calls on empty input.

@@ -1,7 +1,7 @@
 """Section `contract`: the tests, on the GPU.
 
 Three groups, each cut into shares that run at the same time:
-  contract   tests/ops/test_contract.py and tests/cases with every tensor on the GPU and deterministic sums, so that
+  contract   tests/ops/test_contract*.py and tests/cases with every tensor on the GPU and deterministic sums, so that
              gradients can be compared bit for bit
   atomics    of the contract what compares with tolerances, with the atomic sums that are the default
   cuda       the tests marked `cuda`: CPU against GPU, streams, memory; and the comparison with nvdiffrast
@@ -22,17 +22,19 @@ from typing import Any
 from tools.build_library import ROOT
 from tools.gpu.section import Section
 
+CONTRACT = ["tests/ops/test_contract.py", "tests/ops/test_contract_transforms.py"]
+
 # pytest arguments, environment, number of shares relative to the others.
 GROUPS: dict[str, tuple[list[str], dict[str, str], int]] = {
     "cuda": (["-m", "cuda", "tests/ops", "tests/compat"], {}, 1),
     "atomics": (
-        ["tests/ops/test_contract.py", "-k", "gradcheck or reference or second_derivative or vmap_of_grad"],
+        [*CONTRACT, "-k", "gradcheck or reference or second_derivative or vmap_of_grad"],
         {"DIFFRENDER_TEST_DEVICE": "cuda", "DIFFRENDER_TEST_DETERMINISTIC": "0"},
         2,
     ),
     # Of the cases those about files have nothing to do with a device, and forked workers may not use CUDA.
     "contract": (
-        ["tests/ops/test_contract.py", "tests/cases", "--ignore=tests/cases/test_cases_i.py", "-k", "not data_loader"],
+        [*CONTRACT, "tests/cases", "--ignore=tests/cases/test_cases_i.py", "-k", "not data_loader"],
         {"DIFFRENDER_TEST_DEVICE": "cuda", "DIFFRENDER_CHECKS": "1"},
         5,
     ),
