@@ -386,7 +386,8 @@ def make_piece(scene, edge, pixel, s0, s1):
         is_own = shown in edge["own"] and shown != edge["seam"]
         in_front = is_own or (in_front and shown != back)
     area = hidden_area(p - centre(pixel), q - centre(pixel))
-    return {"pixel": pixel, "middle": m, "length": np.linalg.norm(q - p), "area": area if in_front else -area,
+    return {"pixel": pixel, "ends": (p, q), "middle": m, "length": np.linalg.norm(q - p),
+            "area": area if in_front else -area,
             "front": min(fronts, key=distance.get), "back": min(backs, key=distance_behind.get),
             "edge": edge["vertices"], "side": edge["side"]}  # fmt: skip
 
@@ -523,9 +524,11 @@ def crossing(scene, pixel, f, g, shown):
         cells = [c for c in scene.window(pixel) if scene.ids[c] == t]
         return min(cells, key=lambda c: np.sum((centre(c) - (m + side * TO_ITS_SIDE * n + ON_A_LINE)) ** 2))
 
-    area = hidden_area(foot + t0 * along - centre(pixel), foot + t1 * along - centre(pixel))
+    p, q = foot + t0 * along, foot + t1 * along
+    area = hidden_area(p - centre(pixel), q - centre(pixel))
     in_front = scene.ids[pixel] == f if scene.ids[pixel] in (f, g) else value < 0
-    return {"pixel": pixel, "middle": m, "length": t1 - t0, "area": area if in_front else -area, "slope": slope,
+    return {"pixel": pixel, "ends": (p, q), "middle": m, "length": t1 - t0, "slope": slope,
+            "area": area if in_front else -area,
             "front": nearest(f, -1), "back": nearest(g, 1), "faces": (f, g)}  # fmt: skip
 
 
