@@ -8,6 +8,7 @@
 
 #include "cube.h"
 #include "shade_math.h"
+#include "warp_sums.h"
 
 namespace diffrender {
 
@@ -64,36 +65,52 @@ struct LatLongSampler {
     return column >= width ? column - width : column;
   }
 
-  // Calls visit(taps, share) for the parts of a texel; shares add up to 1.
-  template <class F>
-  DR_HD void for_each_part(int32_t face, int32_t row, int32_t column, const F& visit) const {
+  // A texel cut into n x n parts.
+  struct Parts {
+    int32_t face, n;
+    scalar_t u0, v0, step, total;  // of all solid angles
+  };
+
+  DR_HD Parts cut(int32_t face, int32_t row, int32_t column) const {
     const scalar_t h = scalar_t(2) / static_cast<scalar_t>(size);
     const scalar_t u0 = static_cast<scalar_t>(column) * h - 1, v0 = static_cast<scalar_t>(row) * h - 1;
     const int32_t n = parts(face, u0 + h / 2, v0 + h / 2, h);
-    const scalar_t step = h / static_cast<scalar_t>(n);
-    const int32_t count = n * n;
-    scalar_t share[kWidth], x[kWidth], y[kWidth], total = 0;
-    for (int32_t k = 0; k < count; k += kWidth) {
-      PacketIo<T>::store(share, solid_angle(part(u0, v0, step, n, k)), kWidth);
-      for (int32_t l = 0; l < kWidth && k + l < count; ++l) total += share[l];
+    Parts p{face, n, u0, v0, h / static_cast<scalar_t>(n), 0};
+    scalar_t share[kWidth];
+    for (int32_t k = 0; k < n * n; k += kWidth) {
+      PacketIo<T>::store(share, solid_angle(part(p, k)), kWidth);
+      for (int32_t l = 0; l < kWidth && k + l < n * n; ++l) p.total += share[l];
     }
-    for (int32_t k = 0; k < count; k += kWidth) {
-      const Vec3<T> at = part(u0, v0, step, n, k);
-      const Vec2<T> where = position(FaceFrame<T>::to_world(face, at));
-      PacketIo<T>::store(share, solid_angle(at) / T(total), kWidth);
-      PacketIo<T>::store(x, where.x, kWidth);
-      PacketIo<T>::store(y, where.y, kWidth);
-      for (int32_t l = 0; l < kWidth && k + l < count; ++l) visit(taps(x[l], y[l]), share[l]);
-    }
+    return p;
   }
 
-  // Parts k to k + kWidth - 1 of n x n, those of a texel and some beyond its last row.
-  DR_HD static Vec3<T> part(scalar_t u0, scalar_t v0, scalar_t step, int32_t n, int32_t k) {
+  // Calls visit(taps, share) for the parts of a texel; shares add up to 1.
+  template <class F>
+  DR_HD void for_each_part(int32_t face, int32_t row, int32_t column, const F& visit) const {
+    const Parts p = cut(face, row, column);
+    const int32_t count = p.n * p.n;
+    for (int32_t k = 0; k < count; k += kWidth) visit_parts(p, k, count, visit);
+  }
+
+  // Those of parts k to k + kWidth - 1 that are before `count`.
+  template <class F>
+  DR_HD void visit_parts(const Parts& p, int32_t k, int32_t count, const F& visit) const {
+    scalar_t share[kWidth], x[kWidth], y[kWidth];
+    const Vec3<T> at = part(p, k);
+    const Vec2<T> where = position(FaceFrame<T>::to_world(p.face, at));
+    PacketIo<T>::store(share, solid_angle(at) / T(p.total), kWidth);
+    PacketIo<T>::store(x, where.x, kWidth);
+    PacketIo<T>::store(y, where.y, kWidth);
+    for (int32_t l = 0; l < kWidth && k + l < count; ++l) visit(taps(x[l], y[l]), share[l]);
+  }
+
+  // Parts k to k + kWidth - 1, those of a texel and some beyond its last row.
+  DR_HD static Vec3<T> part(const Parts& p, int32_t k) {
     scalar_t u[kWidth], v[kWidth];
-    for (int32_t l = 0, i = k % n, j = k / n; l < kWidth; ++l) {
-      u[l] = u0 + (static_cast<scalar_t>(i) + scalar_t(0.5)) * step;
-      v[l] = v0 + (static_cast<scalar_t>(j) + scalar_t(0.5)) * step;
-      if (++i == n) i = 0, ++j;
+    for (int32_t l = 0, i = k % p.n, j = k / p.n; l < kWidth; ++l) {
+      u[l] = p.u0 + (static_cast<scalar_t>(i) + scalar_t(0.5)) * p.step;
+      v[l] = p.v0 + (static_cast<scalar_t>(j) + scalar_t(0.5)) * p.step;
+      if (++i == p.n) i = 0, ++j;
     }
     return {PacketIo<T>::load(u, kWidth), PacketIo<T>::load(v, kWidth), T(scalar_t(1))};
   }
@@ -156,28 +173,89 @@ struct CubeFromLatLongForward {
   }
 };
 
-// The transpose.
+// The transpose. On a GPU the lanes of a warp share out the parts of all their texels, one after another, and sum what
+// they have for the same texel of the panorama: parts next to each other fall on the same ones, and so do texels where
+// the cube is the finer of the two.
 template <class T, int kChannels = 0>
 struct CubeFromLatLongBackward {
   using scalar_t = ScalarOf<T>;
+  using Parts = typename LatLongSampler<T>::Parts;
 
   LatLongSampler<T> sampler;
   const scalar_t* grad_cube;  // [B, 6, S, S, C]
   int32_t channels;
 
+  static constexpr int kValues = kChannelsAtOnce;  // launch_scatter hands it to whole warps
+
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    const int64_t per_item = static_cast<int64_t>(sampler.height) * sampler.width * channels;
+    if constexpr (kHasWarps && LatLongSampler<T>::kWidth == 1) {
+      by_warp(begin, end, sink);
+    } else {
+      one_by_one(begin, end, sink);
+    }
+  }
+
+  DR_HD int64_t per_item() const { return static_cast<int64_t>(sampler.height) * sampler.width * channels; }
+
+  DR_HD void one_by_one(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
     sampler.for_each_texel(begin, end, [&](int64_t item, int64_t texel, int32_t face, int32_t row, int32_t column) {
       const scalar_t* const grad = grad_cube + texel * channels;
       const int32_t count = kChannels > 0 ? kChannels : channels;
       sampler.for_each_part(face, row, column, [&](const LatLongTaps<scalar_t>& taps, scalar_t share) {
         for (int k = 0; k < 4; ++k) {
           const scalar_t weight = share * taps.weight[k];
-          const int64_t to = item * per_item + taps.index[k] * count;
+          const int64_t to = item * per_item() + taps.index[k] * count;
           for (int32_t c = 0; c < count; ++c) accumulate(sink, to + c, weight * grad[c]);
         }
       });
     });
+  }
+
+  DR_HD void by_warp(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    Parts own{0, 0, 0, 0, 0, 1};
+    int64_t own_start = 0, own_grad = 0;
+    sampler.for_each_texel(begin, end, [&](int64_t item, int64_t texel, int32_t face, int32_t row, int32_t column) {
+      bool any = false;
+      for (int32_t c = 0; c < channels; ++c) any = any || grad_cube[texel * channels + c] != 0;
+      if (any) own = sampler.cut(face, row, column);
+      own_start = item * per_item();
+      own_grad = texel * channels;
+    });
+    // Lane l has the parts from `before` on of those of all lanes, which are at most 32^3.
+    const int lane = warp_lane();
+    int32_t behind = own.n * own.n;
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t more = warp_read(behind, lane < step ? lane : lane - step);
+      behind += lane < step ? 0 : more;
+    }
+    const int32_t before = behind - own.n * own.n, count = warp_read(behind, 31);
+    for (int32_t first = 0; first < count; first += 32) {
+      const int32_t place = first + lane;
+      int owner = 0;  // the last lane whose parts begin at `place` or before: lanes without any have no last part
+      for (int step = 16; step > 0; step /= 2) {
+        const int32_t start = warp_read(before, owner + step);
+        if (start <= place) owner += step;
+      }
+      const Parts parts{warp_read(own.face, owner), warp_read(own.n, owner),    warp_read(own.u0, owner),
+                        warp_read(own.v0, owner),   warp_read(own.step, owner), warp_read(own.total, owner)};
+      const int64_t start = warp_read(own_start, owner);
+      const int32_t part = place - warp_read(before, owner);
+      const bool live = place < count;
+      LatLongTaps<scalar_t> taps{};
+      scalar_t share = 0;
+      if (live) {
+        sampler.visit_parts(parts, part, part + 1, [&](const LatLongTaps<scalar_t>& found, scalar_t whole) {
+          taps = found;
+          share = whole;
+        });
+      }
+      const scalar_t* const grad = grad_cube + warp_read(own_grad, owner);
+      for (int k = 0; k < 4; ++k) {
+        const scalar_t weight = share * taps.weight[k];
+        add_channels_by_warp(sink, live, start + taps.index[k] * channels, channels,
+                             [&](int32_t c) { return weight * grad[c]; });
+      }
+    }
   }
 };
 

@@ -16,6 +16,7 @@
 
 #include "cube.h"
 #include "shade_math.h"
+#include "warp_sums.h"
 
 namespace diffrender {
 
@@ -188,8 +189,14 @@ struct EnvironmentFilter {
 
   // Calls visit(node, places, weight) for everything on one side of the cube that the group sees: `node` is a row of
   // `nodes`, `places` are the texels of the pyramid that it is for the images from `image` on.
-  template <class F>
-  DR_HD void walk_side(int32_t side, int32_t image, const Group& group, const F& visit) const {
+  // kByWarp: the lanes of a warp walk together over what any of those sees that are `live`, and pass a weight of 0
+  // where they see nothing themselves.
+  template <bool kByWarp = false, class F>
+  DR_HD void walk_side(int32_t side, int32_t image, const Group& group, const F& visit, bool live = true) const {
+    const auto anyone = [](bool value) {
+      if constexpr (kByWarp) return warp_any(value);
+      return value;
+    };
     scalar_t x[kWidth], y[kWidth], z[kWidth];
     for (int l = 0; l < kWidth; ++l) {
       const Vec3<scalar_t> d = Frame::from_world(side, group.direction[l]);
@@ -223,7 +230,7 @@ struct EnvironmentFilter {
         const scalar_t* const at = nodes + 4 * static_cast<int64_t>(node);
         const Vec3<scalar_t> from_middle{middle.x - at[0], middle.y - at[1], middle.z - at[2]};
         const scalar_t distance = dot(from_middle, from_middle);
-        if (level > bands.finest && distance < squared(bands.reach[level] + group.spread)) {
+        if (anyone(live && level > bands.finest && distance < squared(bands.reach[level] + group.spread))) {
           for (int32_t child = 0; child < 4; ++child, ++depth) {
             stack_level[depth] = level - 1;
             stack_column[depth] = 2 * column + (child & 1);
@@ -232,12 +239,13 @@ struct EnvironmentFilter {
         }
         const scalar_t gap = bands.inner[level] - group.spread;
         const bool is_near = distance < squared(bands.outer[level] + group.spread) && bands.outer[level] > 0;
-        if (!is_near || (gap > 0 && distance <= squared(gap))) continue;
+        const bool sees = live && is_near && !(gap > 0 && distance <= squared(gap));
+        if (!anyone(sees)) continue;
         int32_t places[kMostImages];
         for (int32_t i = 0; i < kMostImages; ++i) {
           places[i] = base[level][i] + by_column[level][i] * column + by_row[level][i] * row;
         }
-        visit(node, places, weight(level, to, at));
+        visit(node, places, kByWarp && !sees ? T(scalar_t(0)) : weight(level, to, at));
       }
     }
   }
@@ -311,7 +319,9 @@ struct PrefilterForward {
   }
 };
 
-// The transpose: grad_E_j = sum_o w_oj grad_value_o / total_o. The weights depend on nothing but the sizes.
+// The transpose: grad_E_j = sum_o w_oj grad_value_o / total_o. The weights depend on nothing but the sizes. On a GPU
+// the texels of a warp, which lie next to each other, see nearly the same of the pyramid: they walk over it together
+// and sum what they have for a texel of it.
 template <class T, int kChannels>
 struct PrefilterBackward {
   using scalar_t = ScalarOf<T>;
@@ -325,7 +335,17 @@ struct PrefilterBackward {
   int64_t pyramid_texels;
   int32_t channels, first;
 
+  static constexpr int kValues = kChannels;  // launch_scatter hands it to whole warps
+
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    if constexpr (kHasWarps && kWidth == 1) {
+      by_warp(begin, end, sink);
+    } else {
+      by_group(begin, end, sink);
+    }
+  }
+
+  DR_HD void by_group(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
     const int32_t images = filter.images();
     filter.for_each_group(begin, end, [&](int64_t item, int32_t image, int64_t index, int count) {
       const auto group = filter.group(index, count);
@@ -357,6 +377,39 @@ struct PrefilterBackward {
         });
       }
     });
+  }
+
+  DR_HD void by_warp(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
+    typename EnvironmentFilter<T>::Group group{};
+    scalar_t grad[kChannels] = {};
+    int64_t own_item = 0;
+    int32_t own_image = 0;
+    bool live = false;
+    filter.for_each_group(begin, end, [&](int64_t item, int32_t image, int64_t index, int) {
+      group = filter.group(index, 1);
+      own_item = item;
+      own_image = image;
+      const int64_t place = filter.place(index, image);
+      const scalar_t* const in = grad_values + (item * filter.texels() + place) * channels + first;
+      for (int c = 0; c < kChannels; ++c) {
+        live = live || in[c] != 0;
+        grad[c] = in[c] / total[place];
+      }
+    });
+    if (!warp_any(live)) return;
+    // A node is the same texel of the pyramid for all lanes of one image and item.
+    const LaneGroup together = LaneGroup::of(live, own_item * CubeTurns::kCount + own_image);
+    const int64_t energies = own_item * pyramid_texels * channels + first;
+    for (int32_t side = 0; side < 6; ++side) {
+      filter.template walk_side<true>(
+          side, own_image, group,
+          [&](int32_t, const int32_t* places, scalar_t weight) {
+            scalar_t values[kChannels];
+            for (int c = 0; c < kChannels; ++c) values[c] = weight != 0 ? weight * grad[c] : scalar_t(0);
+            add_group(sink, together, energies + static_cast<int64_t>(places[0]) * channels, values);
+          },
+          live);
+    }
   }
 };
 

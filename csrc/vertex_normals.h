@@ -13,6 +13,7 @@
 
 #include "core/portable.h"
 #include "core/vec.h"
+#include "warp_sums.h"
 
 namespace diffrender {
 
@@ -67,22 +68,54 @@ struct NormalsMesh {
   }
 };
 
+// Adds what each triangle has for the rows of its corners, of kSize elements. The functor offers
+//   load(item, triangle): a Corner, not valid if it adds nothing      values(corner, k, out): for corner k
+// On a GPU the lanes of a warp, whose triangles follow each other in the mesh, sum what they have for the same vertex
+// in the same place first.
+template <int kSize, class Functor, class scalar_t>
+DR_HD void add_to_corners(const Functor& functor, int64_t triangle_count, int64_t begin, int64_t end,
+                          const Sink<scalar_t>& sink) {
+  scalar_t values[kSize];
+  if constexpr (kHasWarps) {
+    typename Functor::Corner t{};
+    if (begin < end) {
+      const int64_t item = begin / triangle_count;
+      t = functor.load(item, begin - item * triangle_count);
+    }
+    if (!warp_any(t.valid)) return;
+    for (int k = 0; k < 3; ++k) {
+      const LaneGroup group = LaneGroup::of(t.valid, t.valid ? t.row[k] : 0);
+      for (int c = 0; c < kSize; ++c) values[c] = 0;
+      if (t.valid) functor.values(t, k, values);
+      add_group(sink, group, t.valid ? t.row[k] * kSize : 0, values);
+    }
+  } else {
+    for_each_index(begin, end, triangle_count, [&](int64_t i, int64_t item) {
+      const auto t = functor.load(item, i - item * triangle_count);
+      for (int k = 0; t.valid && k < 3; ++k) {
+        functor.values(t, k, values);
+        for (int c = 0; c < kSize; ++c) accumulate(sink, t.row[k] * kSize + c, values[c]);
+      }
+    });
+  }
+}
+
 // Adds the normal of every triangle, and its size, to its corners.
 template <class scalar_t>
 struct VertexNormalsSum {
   NormalsMesh<scalar_t> mesh;
 
+  static constexpr int kValues = 4;  // launch_scatter hands it to whole warps
+
+  using Corner = typename NormalsMesh<scalar_t>::Corner;
+
+  DR_HD Corner load(int64_t item, int64_t triangle) const { return mesh.load(item, triangle); }
+  DR_HD void values(const Corner& t, int, scalar_t (&out)[kValues]) const {
+    out[0] = t.normal.x, out[1] = t.normal.y, out[2] = t.normal.z, out[3] = t.size;
+  }
+
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sums) const {  // [B, V, 4]
-    for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
-      const auto t = mesh.load(item, i - item * mesh.triangle_count);
-      if (!t.valid) return;
-      for (int k = 0; k < 3; ++k) {
-        accumulate(sums, t.row[k] * 4, t.normal.x);
-        accumulate(sums, t.row[k] * 4 + 1, t.normal.y);
-        accumulate(sums, t.row[k] * 4 + 2, t.normal.z);
-        accumulate(sums, t.row[k] * 4 + 3, t.size);
-      }
-    });
+    add_to_corners<kValues>(*this, mesh.triangle_count, begin, end, sums);
   }
 };
 
@@ -150,26 +183,32 @@ struct VertexNormalsBackward {
   NormalsMesh<scalar_t> mesh;
   const scalar_t* grad_sums;  // [B * V, 3]
 
+  static constexpr int kValues = 3;  // launch_scatter hands it to whole warps
+
+  struct Corner : NormalsMesh<scalar_t>::Corner {
+    Vec3<scalar_t> grad1, grad2;  // of the edges
+  };
+
+  DR_HD Corner load(int64_t item, int64_t triangle) const {
+    Corner t{mesh.load(item, triangle), {0, 0, 0}, {0, 0, 0}};
+    if (!t.valid) return t;
+    Vec3<scalar_t> sum{0, 0, 0};
+    for (int k = 0; k < 3; ++k) {
+      const scalar_t* const g = grad_sums + t.row[k] * 3;
+      sum = sum + Vec3<scalar_t>{g[0], g[1], g[2]};
+    }
+    // Also what keeps corners that are not finite, whose normals are 0, from making 0 * NaN.
+    t.valid = !(sum.x == 0 && sum.y == 0 && sum.z == 0);
+    if (t.valid) cross_backward(t.edge1, t.edge2, sum, &t.grad1, &t.grad2);
+    return t;
+  }
+  DR_HD void values(const Corner& t, int k, scalar_t (&out)[kValues]) const {
+    const Vec3<scalar_t> grad = k == 0 ? scalar_t(-1) * (t.grad1 + t.grad2) : k == 1 ? t.grad1 : t.grad2;
+    out[0] = grad.x, out[1] = grad.y, out[2] = grad.z;
+  }
+
   DR_HD void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& grad_vertices) const {  // [B, V, 3]
-    for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
-      const auto t = mesh.load(item, i - item * mesh.triangle_count);
-      if (!t.valid) return;
-      Vec3<scalar_t> sum{0, 0, 0};
-      for (int k = 0; k < 3; ++k) {
-        const scalar_t* const g = grad_sums + t.row[k] * 3;
-        sum = sum + Vec3<scalar_t>{g[0], g[1], g[2]};
-      }
-      // Also what keeps corners that are not finite, whose normals are 0, from making 0 * NaN.
-      if (sum.x == 0 && sum.y == 0 && sum.z == 0) return;
-      Vec3<scalar_t> grad[3] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}};
-      cross_backward(t.edge1, t.edge2, sum, &grad[1], &grad[2]);
-      grad[0] = scalar_t(-1) * (grad[1] + grad[2]);
-      for (int k = 0; k < 3; ++k) {
-        accumulate(grad_vertices, t.row[k] * 3, grad[k].x);
-        accumulate(grad_vertices, t.row[k] * 3 + 1, grad[k].y);
-        accumulate(grad_vertices, t.row[k] * 3 + 2, grad[k].z);
-      }
-    });
+    add_to_corners<kValues>(*this, mesh.triangle_count, begin, end, grad_vertices);
   }
 };
 

@@ -17,6 +17,16 @@ struct LaneGroup {
   }
 };
 
+// Adds the values of all lanes of a group to the elements first, first + 1, ... of the sink, which the group has in
+// common. All lanes of the warp have to come here.
+template <class scalar_t, int kCount>
+DR_HD void add_group(const Sink<scalar_t>& sink, const LaneGroup& group, int64_t first, scalar_t (&values)[kCount]) {
+  sum_in_lowest_lane(group.lanes, values);
+  for (int i = 0; i < kCount; ++i) {
+    if (group.leads) accumulate(sink, first + i, values[i]);
+  }
+}
+
 constexpr int kChannelsAtOnce = 4;
 
 // Adds value(c) of each live lane to the elements first + c of the sink: the channels of a pixel or of a texel. All

@@ -60,6 +60,27 @@ def test_every_functor_has_an_instantiation():
     assert missing == {}
 
 
+# Scatters whose lanes need no sum: neighbouring pixels add to different places of what is spread over 32.
+SPREAD = {"ShadeBackward", "IrradianceShBackward", "PerturbNormalsBackward"}
+
+
+def test_every_scatter_sums_within_a_warp_first():
+    """launch_scatter hands those with `kValues` to whole warps; tests/native runs each of them on emulated ones."""
+    sources = "\n".join(path.read_text() for path in ROOT.glob("csrc/*.cu"))
+    sources = re.sub(r"#define DR_INSTANTIATE_SCATTER.*", "", sources)
+    scatters = set(re.findall(r"DR_INSTANTIATE_SCATTER\(\w+, (?:diffrender::)?(\w+)", sources))
+    assert {"RasterizeBackward", "SumPieces", "VertexNormalsSum", "PrefilterBackward"} < scatters
+    structs = {}
+    for path in HEADERS:
+        for name, body in re.findall(r"\nstruct (\w+)[^;\n]*\{\n(.*?)\n\};", path.read_text(), re.DOTALL):
+            structs[name] = body
+    together = {name for name in scatters if re.search(r"static constexpr int kValues\b", structs[name])}
+    assert scatters - together == SPREAD
+    assert all("GradWriter" in structs[name] for name in SPREAD)
+    emulated = "\n".join(path.read_text() for path in ROOT.glob("tests/native/*.cpp"))
+    assert {name for name in together if name not in emulated} == set()
+
+
 def test_no_host_function_waits_for_the_device():
     """Copies to the host and operators of torch that have to know how long their result is."""
     waits = r"DeviceType::CPU|aten::(nonzero|item|_local_scalar_dense|masked_select|_?unique)|cudaMemcpy|[sS]ynchronize"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ("gpu_algorithms", "gpu_coverage", "gpu_segments", "gpu_texture")
+PROGRAMS = ("gpu_algorithms", "gpu_coverage", "gpu_segments", "gpu_sums", "gpu_texture")
 OPTIONS = [
     "-std=c++20",
     "-O1",
@@ -34,6 +34,7 @@ SANITIZERS = {
         ("gpu_algorithms", "threads"),
         ("gpu_coverage", "plain"),
         ("gpu_segments", "plain"),
+        ("gpu_sums", "plain"),
         ("gpu_texture", "plain"),
         # Compile long under "memory", and wait long at emulated barriers under "threads".
         *(pytest.param(name, "memory", marks=pytest.mark.slow) for name in PROGRAMS),
