@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = {
     "pairs": {"method": "pairs"},
     "segments": {},
+    "segments, exact interior": {"interior": "exact"},
     "segments, flow": {"interior": "flow"},
     "segments, identity": {"forward": "identity"},
     "segments, exact": {"visibility": "exact"},
@@ -45,11 +46,12 @@ def render(
     width: int,
     background: torch.Tensor,
     color_faces: torch.Tensor | None = None,
-    interior: str = "exact",
+    interior: str = "steady",
     **options: str,
 ) -> torch.Tensor:
-    """The renderer under test, from the ops: (H, W, 3). `options` go to `dr.antialias`."""
-    fragments = dr.rasterize(clip_pos, faces, (height, width))
+    """The renderer under test, from the ops: (H, W, 3). `interior` as of `Renderer`; `options` go to `dr.antialias`."""
+    least_width = 1 / 8 if interior == "steady" else 0.0
+    fragments = dr.rasterize(clip_pos, faces, (height, width), least_width=least_width)
     samples = fragments
     if interior == "flow":
         samples = fragments._replace(barycentrics=fragments.barycentrics.detach())

@@ -98,7 +98,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rasterize(const Tensor& clip_position
 Tensor rasterize_backward(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& visible,
                           const std::optional<Tensor>& grad_barycentrics, const std::optional<Tensor>& grad_depth,
                           const std::optional<Tensor>& grad_derivatives, int64_t algorithm, int64_t height,
-                          int64_t first_row) {
+                          int64_t first_row, double least_width) {
   const DeviceScope device(clip_positions);
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
   const Tensor triangle_id = as_contiguous(visible);
@@ -116,7 +116,8 @@ Tensor rasterize_backward(const Tensor& clip_positions, const Tensor& triangle_i
         data<int32_t>(triangle_id),
         data_or_null<scalar_t>(gb),
         data_or_null<scalar_t>(gd),
-        data_or_null<scalar_t>(gx)};
+        data_or_null<scalar_t>(gx),
+        static_cast<scalar_t>(least_width)};
     const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
     const int64_t targets = positions.size(0), pixels = triangle_id.numel();
     if (grad.is_cuda() || scatter != ScatterAlgorithm::native || gx.has_value()) {
@@ -136,7 +137,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "int cull, bool derivatives, int driver) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "rasterize_backward(Tensor clip_positions, Tensor triangles, Tensor triangle_id, Tensor? grad_barycentrics, "
-      "Tensor? grad_depth, Tensor? grad_derivatives, int scatter, int height=-1, int first_row=0) -> Tensor");
+      "Tensor? grad_depth, Tensor? grad_derivatives, int scatter, int height=-1, int first_row=0, float "
+      "least_width=0.) -> Tensor");
 }
 
 DR_REGISTER("rasterize", &rasterize)

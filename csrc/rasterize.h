@@ -64,6 +64,13 @@ struct FragmentOutput {
 //   a             grad_q_j += grad_a_i (q_ky, -q_kx);   grad_q_k += grad_a_i (-q_jy, q_jx)
 //   q             grad_x_i = grad_q_ix;  grad_y_i = grad_q_iy;  grad_w_i -= fx grad_q_ix + fy grad_q_iy
 // An underflowed S or P has reciprocal zero, hence the zero gradient of the zero that the forward pass wrote.
+//
+// least_width > 0 takes something off the gradient of narrow triangles. A centre falls into a triangle of width v
+// pixels with a probability of about v, and its gradient there is about 1 / v: right on the average over all places of
+// the centre, but of a variance of about 1 / v, so that one triangle seen on edge may outweigh the whole picture. Of
+// the estimates s X of a mean E X, X being 1 / v with probability v and else 0, s = (E X)^2 / E X^2 = v is the nearest
+// one; where n centres see the same triangle their sum takes about s = min(1, n v). So all of a pixel's gradient is
+// multiplied by min(1, v / least_width), with 1 / v the steepest |grad b_i| on the screen at the centre.
 template <class scalar_t>
 struct RasterizeBackward {
   static constexpr int kValues = 12;  // x, y, z, w of the three corners
@@ -74,6 +81,7 @@ struct RasterizeBackward {
   const scalar_t* grad_barycentrics;  // [B, H, W, 2] or null
   const scalar_t* grad_depth;         // [B, H, W] or null
   const scalar_t* grad_derivatives;   // [B, H, W, 4] or null
+  scalar_t least_width = 0;           // pixels
 
   struct Triangle {
     int64_t base[3];  // element of the gradient that holds x of each corner
@@ -104,20 +112,42 @@ struct RasterizeBackward {
     contribute_at(t, pixel, viewport.center_x(column), viewport.center_y(row), sum);
   }
 
+  // min(1, width / least_width) of a triangle, from the slopes of its barycentrics: FragmentOutput::write().
+  DR_HD scalar_t share(const Triangle& t, const PixelFrame<scalar_t>& f, scalar_t inverse) const {
+    if (!(least_width > 0)) return 1;
+    scalar_t n[3], m[3];
+    for (int i = 0; i < 3; ++i) {
+      const int j = (i + 1) % 3, k = (i + 2) % 3;
+      n[i] = t.v[k].w * f.q[j].y - t.v[j].w * f.q[k].y;
+      m[i] = t.v[j].w * f.q[k].x - t.v[k].w * f.q[j].x;
+    }
+    const scalar_t total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
+    scalar_t steepest = 1;
+    for (int i = 0; i < 3; ++i) {
+      const scalar_t b = f.a[i] * inverse;
+      const scalar_t x = least_width * viewport.step_x * inverse * (n[i] - b * total_n);
+      const scalar_t y = least_width * viewport.step_y * inverse * (m[i] - b * total_m);
+      const scalar_t squared = x * x + y * y;
+      steepest = squared > steepest ? squared : steepest;
+    }
+    return 1 / std::sqrt(steepest);
+  }
+
   DR_HD void contribute_at(const Triangle& t, int64_t pixel, scalar_t fx, scalar_t fy, scalar_t sum[kValues]) const {
     const PixelFrame<scalar_t> f = pixel_frame(t.v, fx, fy);
     const scalar_t inverse = reciprocal_or_zero(f.a[0] + f.a[1] + f.a[2]);
     const scalar_t b[3] = {f.a[0] * inverse, f.a[1] * inverse, 0};
+    const scalar_t part = share(t, f, inverse);
     scalar_t g[3] = {0, 0, 0}, grad_a[3] = {0, 0, 0}, grad_w[3] = {0, 0, 0}, grad_z[3] = {0, 0, 0};
     Vec2<scalar_t> grad_q[3] = {{0, 0}, {0, 0}, {0, 0}};
     if (grad_barycentrics != nullptr) {
-      g[0] = grad_barycentrics[2 * pixel];
-      g[1] = grad_barycentrics[2 * pixel + 1];
+      g[0] = part * grad_barycentrics[2 * pixel];
+      g[1] = part * grad_barycentrics[2 * pixel + 1];
     }
     if (grad_derivatives != nullptr) {
       const scalar_t* const h = grad_derivatives + 4 * pixel;
-      const scalar_t hx[3] = {h[0] * viewport.step_x * inverse, h[2] * viewport.step_x * inverse, 0};
-      const scalar_t hy[3] = {-h[1] * viewport.step_y * inverse, -h[3] * viewport.step_y * inverse, 0};
+      const scalar_t scale_x = part * viewport.step_x * inverse, scale_y = -part * viewport.step_y * inverse;
+      const scalar_t hx[3] = {h[0] * scale_x, h[2] * scale_x, 0}, hy[3] = {h[1] * scale_y, h[3] * scale_y, 0};
       scalar_t n[3], m[3];
       for (int i = 0; i < 3; ++i) {
         const int j = (i + 1) % 3, k = (i + 2) % 3;
@@ -148,7 +178,7 @@ struct RasterizeBackward {
     if (grad_depth != nullptr) {
       const scalar_t inverse_w = reciprocal_or_zero(f.a[0] * t.v[0].w + f.a[1] * t.v[1].w + f.a[2] * t.v[2].w);
       const scalar_t depth = (f.a[0] * t.v[0].z + f.a[1] * t.v[1].z + f.a[2] * t.v[2].z) * inverse_w;
-      const scalar_t scaled = grad_depth[pixel] * inverse_w;
+      const scalar_t scaled = part * grad_depth[pixel] * inverse_w;
       for (int i = 0; i < 3; ++i) {
         grad_a[i] += scaled * (t.v[i].z - depth * t.v[i].w);
         grad_z[i] = scaled * f.a[i];

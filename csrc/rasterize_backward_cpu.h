@@ -21,8 +21,10 @@ struct RasterizeBackwardRows {
   static constexpr int kShortRun = 2;
 
   void operator()(int64_t begin, int64_t end, const Sink<scalar_t>& sink) const {
-    Worker worker{kernel, sink.values, sink.offset};
-    const int64_t width = kernel.viewport.width;
+    const Viewport<scalar_t>& viewport = kernel.viewport;
+    const Narrow narrow{kernel.least_width * viewport.step_x, kernel.least_width * viewport.step_y};
+    Worker worker{kernel, sink.values, sink.offset, narrow};
+    const int64_t width = viewport.width;
     while (begin < end) {
       const int64_t row_end = std::min(end, (begin / width + 1) * width);
       worker.row(begin, row_end);
@@ -41,10 +43,42 @@ struct RasterizeBackwardRows {
     Values x[3], z[3], w[3], q_y[3];
   };
 
+  // RasterizeBackward::share() lane by lane.
+  struct Narrow {
+    scalar_t x, y;  // least_width times the NDC per pixel
+
+    DR_HD Values share(const LaneCorners& t, const Values a[3], const Values& inverse, const Values q_x[3]) const {
+      Values n[3], m[3];
+      for (int i = 0; i < 3; ++i) {
+        const int j = (i + 1) % 3, k = (i + 2) % 3;
+        n[i] = t.w[k] * t.q_y[j] - t.w[j] * t.q_y[k];
+        m[i] = t.w[j] * q_x[k] - t.w[k] * q_x[j];
+      }
+      const Values total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
+      const Values scale_x = x * inverse, scale_y = y * inverse, one = scalar_t(1) - Values{};
+      Values steepest = one;
+      for (int i = 0; i < 3; ++i) {
+        const Values b = a[i] * inverse;
+        const Values slope_x = scale_x * (n[i] - b * total_n), slope_y = scale_y * (m[i] - b * total_m);
+        const Values squared = slope_x * slope_x + slope_y * slope_y;
+        steepest = squared > steepest ? squared : steepest;
+      }
+      // Most blocks have no narrow triangle.
+      int narrow = 0;
+      const LaneMask<scalar_t> is_narrow = steepest > one;
+      for (int l = 0; l < kLanes; ++l) narrow |= static_cast<int>(is_narrow[l]);
+      if (narrow == 0) return one;
+      Values result = one;
+      for (int l = 0; l < kLanes; ++l) result[l] = 1 / std::sqrt(steepest[l]);
+      return result;
+    }
+  };
+
   struct Worker {
     const RasterizeBackward<scalar_t>& kernel;
     scalar_t* const values;  // the sink's: on the CPU its mode is always `direct`
     const int64_t value_offset;
+    const Narrow narrow;
     // Pixels that wait for a full block.
     int count = 0;
     scalar_t x[3][kLanes] = {}, y[3][kLanes] = {}, z[3][kLanes] = {}, w[3][kLanes] = {};
@@ -75,13 +109,18 @@ struct RasterizeBackwardRows {
     }
 
     // grad_a of a block from its gradients, and what the depth adds.
-    DR_HD static void contribute(const LaneCorners& t, const Values& offset, const Values& g_0, const Values& g_1,
-                                 const Values& g_d, bool has_depth, Values grad_a[3], Values grad_z[3],
-                                 Values grad_d[3], Values q_x[3]) {
+    DR_HD void contribute(const LaneCorners& t, const Values& offset, Values g_0, Values g_1, Values g_d,
+                          bool has_depth, Values grad_a[3], Values grad_z[3], Values grad_d[3], Values q_x[3]) const {
       for (int i = 0; i < 3; ++i) q_x[i] = t.x[i] - offset * t.w[i];
       const Values a[3] = {q_x[1] * t.q_y[2] - t.q_y[1] * q_x[2], q_x[2] * t.q_y[0] - t.q_y[2] * q_x[0],
                            q_x[0] * t.q_y[1] - t.q_y[0] * q_x[1]};
       const Values inverse = reciprocal_or_zero_lanes<scalar_t>(a[0] + a[1] + a[2]);
+      if (narrow.x > 0) {
+        const Values part = narrow.share(t, a, inverse, q_x);
+        g_0 *= part;
+        g_1 *= part;
+        g_d *= part;
+      }
       const Values s = (g_0 * a[0] + g_1 * a[1]) * inverse;
       grad_a[0] = (g_0 - s) * inverse;
       grad_a[1] = (g_1 - s) * inverse;

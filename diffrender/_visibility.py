@@ -11,13 +11,18 @@ from diffrender.ops.rasterize import Fragments, rasterize
 
 
 def rasterized(
-    frame: Frame, positions: Tensor, behind: Fragments | None, cull: str | None, derivatives: bool
+    frame: Frame,
+    positions: Tensor,
+    behind: Fragments | None,
+    cull: str | None,
+    derivatives: bool,
+    least_width: float = 0.0,
 ) -> Fragments:
     """The nearest surfaces, or those beneath `behind`; of all materials alike."""
     scene, camera = frame.scene, frame.surface.camera
     return rasterize(
         positions, scene.mesh.triangles, (camera.height, camera.width), ranges=scene.ranges, cull=cull, beneath=behind,
-        derivatives=derivatives,
+        derivatives=derivatives, least_width=least_width,
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class FitSettings:
     learning_rate: float = 0.01
     weights: tuple[float, float, float] = (4.0, 1.0, 3.0)
     edges: str | None = "pairs"
-    interior: str = "exact"
+    interior: str = "steady"
     stages: tuple[Stage, ...] = (
         Stage(0.10, None, shrink=2, batch=8, smoothing=20.0),
         Stage(0.15, 0.040, shrink=2, batch=8, smoothing=20.0),
@@ -212,7 +212,7 @@ def photograph(
     scene_radius: float,
     *,
     edges: str | None = "pairs",
-    interior: str = "exact",
+    interior: str = "steady",
     samples: int = 1,
 ) -> Pictures:
     """Pictures of a mesh: of a source for reference, or, with gradients, of a shape that is being recovered.

@@ -52,6 +52,7 @@ _SMOOTHABLE = ("color", "alpha", "depth", "normal", "position", "texcoord", "alb
 _OUTPUTS = (*_SMOOTHABLE, "mask", "triangle_id", "material_id")
 # Of recompute="tiles": so many bands at least, and so many pixels of all items in one at most.
 _BANDS, _BAND_PIXELS = 8, 1 << 16
+_LEAST_WIDTH = 1 / 8  # pixels, of interior="steady"
 
 Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
 
@@ -67,9 +68,10 @@ class Renderer:
             (`diffrender.coverage`); it costs several times as much, reads textures without mips, takes no transparent
             materials, and shades every fragment once per item where lights or materials have a batch. None leaves point
             samples, whose gradient knows nothing of moving silhouettes.
-        interior: "exact" differentiates what the stages compute at the pixel centres; "flow" takes the picture's own
-            differences for how the nearest surfaces change when they move, which is better for structures about a pixel
-            wide.
+        interior: "steady" differentiates what the stages compute at the pixel centres, but triangles narrower than 1/8
+            pixel at the centre give their positions only a part of it, width / (1/8 pixel): one that is seen on edge
+            may else outweigh all others. "exact" gives all of it. "flow" takes the picture's own differences for how
+            the nearest surfaces change when they move, which is better for structures about a pixel wide.
         visibility: of edges="segments": "window" decides what hides an edge by the pixels around it, "exact" by all
             triangles, which finds what is too thin to show at any pixel's centre.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C); or an
@@ -106,7 +108,7 @@ class Renderer:
         resolution: tuple[int, int],
         *,
         edges: str | None = "segments",
-        interior: str = "exact",
+        interior: str = "steady",
         visibility: str = "window",
         background: Tensor | float | tuple[float, ...] | list[float] | None = None,
         outputs: tuple[str, ...] = ("color",),
@@ -119,7 +121,7 @@ class Renderer:
     ):
         self.height, self.width = _checks.check_resolution("Renderer", resolution)
         _checks.check_choice("Renderer", "edges", edges, ("segments", "pairs", "coverage", None))
-        _checks.check_choice("Renderer", "interior", interior, ("exact", "flow"))
+        _checks.check_choice("Renderer", "interior", interior, ("steady", "exact", "flow"))
         _checks.check_choice("Renderer", "visibility", visibility, ("window", "exact"))
         if visibility == "exact" and edges != "segments":
             raise ValueError('Renderer: visibility="exact" is an option of edges="segments".')
@@ -145,6 +147,7 @@ class Renderer:
             raise ValueError('Renderer: interior="flow" keeps the surface apart from its positions; bands do not.')
         if recompute not in (True, False, "tiles"):
             _checks.fail(ValueError, "Renderer", "recompute", 'be True, False or "tiles"', repr(recompute))
+        self._least_width = _LEAST_WIDTH if interior == "steady" else 0.0
         self.samples = samples
         self.capacity = room_for(capacity, "Renderer")
         self.recompute = recompute
@@ -339,13 +342,21 @@ class Renderer:
             known = frame.triangle_ids[layer]
             if in_bands:
                 return only_ids(known, scene.clip_positions)
-            return fragments_at(scene.clip_positions, scene.mesh.triangles, known, derivatives=derivatives)
+            return fragments_at(
+                scene.clip_positions,
+                scene.mesh.triangles,
+                known,
+                derivatives=derivatives,
+                least_width=self._least_width,
+            )
         positions = scene.clip_positions.detach() if in_bands else scene.clip_positions
         if frame.surface.cutouts:
             ids = kept_ids(frame, behind, self.cull, self.max_layers)
-            fragments = fragments_at(positions, scene.mesh.triangles, ids, derivatives=derivatives)
+            fragments = fragments_at(
+                positions, scene.mesh.triangles, ids, derivatives=derivatives, least_width=self._least_width
+            )
         else:
-            fragments = rasterized(frame, positions, behind, self.cull, derivatives)
+            fragments = rasterized(frame, positions, behind, self.cull, derivatives, self._least_width)
         frame.triangle_ids.append(fragments.triangle_id)
         if not self.recompute and layer == 0:
             frame.first_fragments = fragments
@@ -365,8 +376,9 @@ class Renderer:
         def shade(first: int) -> dict[str, Tensor]:
             ids = triangle_id[:, first : first + height].contiguous()
             band = fragments_at(
-                scene.clip_positions, scene.mesh.triangles, ids, height=rows, first_row=first, derivatives=derivatives
-            )
+                scene.clip_positions, scene.mesh.triangles, ids, height=rows, first_row=first, derivatives=derivatives,
+                least_width=self._least_width,
+            )  # fmt: skip
             return surface.images(band, outputs)
 
         bands = [recomputed(functools.partial(shade, first), ()) for first in range(0, rows, height)]

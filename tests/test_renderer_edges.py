@@ -108,7 +108,7 @@ def test_wrong_options_are_refused():
         dr.Renderer((8, 8), visibility="all")
     with pytest.raises(ValueError, match="Renderer: visibility=.exact. is an option of edges=.segments."):
         dr.Renderer((8, 8), edges="pairs", visibility="exact")
-    with pytest.raises(ValueError, match="Renderer: interior must be one of 'exact', 'flow', got 'none'"):
+    with pytest.raises(ValueError, match="Renderer: interior must be one of 'steady', 'exact', 'flow', got 'none'"):
         dr.Renderer((8, 8), interior="none")
     with pytest.raises(ValueError, match="Renderer: edges must be one of 'segments', 'pairs', 'coverage', None"):
         dr.Renderer((8, 8), edges="all")

@@ -19,6 +19,9 @@ ratios of linear functions of x and y, the denominator a multiple of 1 / c_w, wh
 
 Differentiating b' = -(g_x v_x + g_y v_y) by x and y gives g', where m depends on x through the weights: dm/dx is the
 interpolation of p' with the slopes as weights, and dX/dx = 2 / W.
+
+With `least_width` all of it is multiplied by the share of its gradient that a pixel of a narrow triangle keeps
+(csrc/rasterize.h), as in reverse mode.
 """
 
 from __future__ import annotations
@@ -40,16 +43,25 @@ def fragment_tangents(
     height: int,
     first_row: int,
     with_derivatives: bool,
+    least_width: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Tangents of barycentrics (B, h, W, 2), depth (B, h, W) and derivatives (B, h, W, 4) of a band of an image."""
     rows, width = triangle_id.shape[1:]
-    slopes = apply(_FragmentsAt, positions, triangles, triangle_id, height, first_row, True)[2]
+    slopes = apply(_FragmentsAt, positions, triangles, triangle_id, height, first_row, True, 0.0)[2]
     slope_x, slope_y = slopes[..., 0::2], slopes[..., 1::2]
 
     def mixed(values: Tensor, weights: Tensor, total: float) -> Tensor:
         return apply(_Interpolate, values, triangles, triangle_id, weights, total)
 
-    point, motion = mixed(positions, barycentrics, 1.0), mixed(to_positions, barycentrics, 1.0)
+    def moved(weights: Tensor, total: float) -> Tensor:
+        motion = mixed(to_positions, weights, total)
+        if not least_width > 0:
+            return motion
+        two = slopes.unflatten(-1, (2, 2))
+        steepest = torch.cat([two, two.sum(-2, keepdim=True)], -2).norm(dim=-1).amax(-1)
+        return motion / (least_width * steepest).clamp(min=1)[..., None]
+
+    point, motion = mixed(positions, barycentrics, 1.0), moved(barycentrics, 1.0)
     w = torch.where(triangle_id >= 0, point[..., 3], 1)
     # (X, Y) of the pixel centres, and pixels per unit of them.
     ndc = torch.stack(
@@ -70,7 +82,7 @@ def fragment_tangents(
         return to_barycentrics, to_depth, None
 
     results = []
-    steps = [(mixed(positions, slope, 0.0), mixed(to_positions, slope, 0.0)) for slope in (slope_x, slope_y)]
+    steps = [(mixed(positions, slope, 0.0), moved(slope, 0.0)) for slope in (slope_x, slope_y)]
     ratio_x, ratio_y = (point_step[..., 3:] / w[..., None] for point_step, _ in steps)
     curvature = slope_x * ratio_y + slope_y * ratio_x
     for axis, (bent_x, bent_y, ratio) in enumerate(

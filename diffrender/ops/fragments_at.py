@@ -13,7 +13,7 @@ import torch
 
 from .. import _checks
 from .._autograd import apply, no_second_derivative, register_fake, register_vmap
-from .rasterize import Fragments, _RasterizeBackward
+from .rasterize import Fragments, _RasterizeBackward, check_least_width
 
 
 def fragments_at(
@@ -24,6 +24,7 @@ def fragments_at(
     height: int | None = None,
     first_row: int = 0,
     derivatives: bool = False,
+    least_width: float = 0.0,
 ) -> Fragments:
     """Barycentrics and depth of given triangles at the pixel centres.
 
@@ -35,11 +36,12 @@ def fragments_at(
         height: rows of the whole image, if `triangle_id` is only a band of them; default h.
         first_row: row of the image that the band begins with.
         derivatives: also return the screen-space derivatives of the barycentrics.
+        least_width: as of `rasterize`: what narrow triangles lose of their gradient.
 
     Returns:
         Fragments of shape (B, h, W), with the given triangle_id.
 
-    Gradients: as of `rasterize`, exact to clip_positions.
+    Gradients: as of `rasterize`, exact to clip_positions but for `least_width`.
     Memory: saves clip_positions, triangles and triangle_id.
 
     Raises:
@@ -71,8 +73,9 @@ def fragments_at(
     if not 0 <= first_row <= height - rows:
         expected = f"lie in [0, {height - rows}], so that {rows} rows fit an image of {height}"
         _checks.fail(ValueError, name, "first_row", expected, str(first_row))
+    least_width = check_least_width(name, least_width)
     barycentrics, depth, gradients = apply(
-        _FragmentsAt, positions, indices.to(torch.int32), triangle_id, height, first_row, bool(derivatives)
+        _FragmentsAt, positions, indices.to(torch.int32), triangle_id, height, first_row, bool(derivatives), least_width
     )
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
 
@@ -82,12 +85,12 @@ class _FragmentsAt(torch.autograd.Function):
     takes_missing_cotangents = True
 
     @staticmethod
-    def forward(positions, triangles, triangle_id, height, first_row, derivatives):
+    def forward(positions, triangles, triangle_id, height, first_row, derivatives, least_width):
         return torch.ops.diffrender.fragments_at(positions, triangles, triangle_id, height, first_row, derivatives)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        positions, triangles, triangle_id, ctx.height, ctx.first_row, ctx.has_derivatives = inputs
+        positions, triangles, triangle_id, ctx.height, ctx.first_row, ctx.has_derivatives, ctx.least_width = inputs
         ctx.save_for_backward(positions, triangles, triangle_id)
         ctx.set_materialize_grads(False)
 
@@ -96,13 +99,13 @@ class _FragmentsAt(torch.autograd.Function):
         grad_barycentrics, grad_depth, grad_derivatives = grads
         if not ctx.has_derivatives:
             grad_derivatives = None
-        nothing = (None,) * 5
+        nothing = (None,) * 6
         if not ctx.needs_input_grad[0] or (grad_barycentrics is grad_depth is grad_derivatives is None):
             return (None, *nothing)
         positions, triangles, triangle_id = ctx.saved_tensors
         grad = apply(
             _FragmentsAtBackward, positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives,
-            ctx.height, ctx.first_row,
+            ctx.height, ctx.first_row, ctx.least_width,
         )  # fmt: skip
         return (grad, *nothing)
 
@@ -110,9 +113,9 @@ class _FragmentsAt(torch.autograd.Function):
     def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
         from ._fragment_tangents import fragment_tangents
 
-        positions, triangles, triangle_id, height, first_row, has_derivatives = inputs
+        positions, triangles, triangle_id, height, first_row, has_derivatives, least_width = inputs
         moved = fragment_tangents(
-            positions, triangles, triangle_id, outputs[0], tangents[0], height, first_row, has_derivatives
+            positions, triangles, triangle_id, outputs[0], tangents[0], height, first_row, has_derivatives, least_width
         )
         return *moved[:2], moved[2] if has_derivatives else torch.zeros_like(outputs[2])
 

@@ -11,6 +11,7 @@ and points, multisampling.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ def rasterize(
     cull: str | None = None,
     beneath: Fragments | None = None,
     derivatives: bool = False,
+    least_width: float = 0.0,
 ) -> Fragments:
     """Find the nearest triangle at every pixel centre.
 
@@ -56,13 +58,17 @@ def rasterize(
         beneath: fragments of an earlier call with the same mesh: draw the nearest surface strictly behind them
             (depth peeling). At equal depth the order is that of the triangle index, so coincident layers all appear.
         derivatives: also return the screen-space derivatives of the barycentrics.
+        least_width: pixels. Where a triangle is narrower, on screen at the pixel's centre, the gradient of that pixel
+            is multiplied by width / least_width. 0 changes nothing. One triangle seen on edge may else outweigh all
+            others: the chance to hit it is about its width, and the gradient there about 1 / width. Good for fits is
+            1/8, which `Renderer` takes.
 
     Returns:
         Fragments. Near and far planes cut (|z| <= w). At equal depth the lowest triangle index is shown. Triangles
         without area, or with NaN or infinite corners, draw nothing.
 
     Gradients: barycentrics, depth and derivatives give clip_positions their exact derivative (x, y, z and w) at fixed
-        visibility; triangle_id has none. Moving silhouettes: see `antialias`.
+        visibility, but for `least_width`; triangle_id has none. Moving silhouettes: see `antialias`.
     Memory: saves clip_positions, triangles and triangle_id.
 
     Raises:
@@ -75,7 +81,7 @@ def rasterize(
         20706
     """
     return _rasterize_with_driver(
-        clip_positions, triangles, resolution, ranges, cull, beneath, derivatives, _DRIVER_NATIVE
+        clip_positions, triangles, resolution, ranges, cull, beneath, derivatives, least_width, _DRIVER_NATIVE
     )
 
 
@@ -87,6 +93,7 @@ def _rasterize_with_driver(
     cull: str | None = None,
     beneath: Fragments | None = None,
     derivatives: bool = False,
+    least_width: float = 0.0,
     driver: int = _DRIVER_GPU,
 ) -> Fragments:
     """`rasterize` with a choice of algorithm: tests run the GPU's on the CPU."""
@@ -102,6 +109,7 @@ def _rasterize_with_driver(
     _checks.check_choice("rasterize", "cull", cull, tuple(_checks.CULL))
     if not isinstance(derivatives, bool):
         _checks.fail(TypeError, "rasterize", "derivatives", "be True or False", repr(derivatives))
+    least_width = check_least_width("rasterize", least_width)
     batch = positions.shape[0]
     if ranges is not None:
         ranges = _checks.check_ranges("rasterize", ranges, positions, indices.shape[0])
@@ -127,8 +135,15 @@ def _rasterize_with_driver(
         _checks.CULL[cull],
         derivatives,
         driver,
+        least_width,
     )
     return Fragments(triangle_id, barycentrics, depth, gradients if derivatives else None)
+
+
+def check_least_width(op: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        _checks.fail(ValueError, op, "least_width", "be a number of pixels, 0 or more", repr(value))
+    return float(value)
 
 
 class _Rasterize(torch.autograd.Function):
@@ -136,7 +151,7 @@ class _Rasterize(torch.autograd.Function):
     takes_missing_cotangents = True
 
     @staticmethod
-    def forward(positions, triangles, ranges, beneath, height, width, cull, derivatives, driver):
+    def forward(positions, triangles, ranges, beneath, height, width, cull, derivatives, driver, least_width):
         return torch.ops.diffrender.rasterize(
             positions, triangles, ranges, beneath, height, width, cull, derivatives, driver
         )
@@ -147,14 +162,14 @@ class _Rasterize(torch.autograd.Function):
         ctx.save_for_backward(positions, triangles, output[0])
         ctx.mark_non_differentiable(output[0])
         ctx.set_materialize_grads(False)
-        ctx.has_derivatives = inputs[7]
+        ctx.has_derivatives, ctx.least_width = inputs[7], inputs[9]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
         _, grad_barycentrics, grad_depth, grad_derivatives = grads
         if not ctx.has_derivatives:
             grad_derivatives = None
-        nothing = (None,) * 8
+        nothing = (None,) * 9
         if not ctx.needs_input_grad[0] or (grad_barycentrics is grad_depth is grad_derivatives is None):
             return (None, *nothing)
         positions, triangles, triangle_id = ctx.saved_tensors
@@ -168,6 +183,7 @@ class _Rasterize(torch.autograd.Function):
             grad_derivatives,
             -1,
             0,
+            ctx.least_width,
         )
         return (grad, *nothing)
 
@@ -176,8 +192,10 @@ class _Rasterize(torch.autograd.Function):
         # It is made of ops that need the Fragments of this module.
         from ._fragment_tangents import fragment_tangents
 
-        positions, triangles, _, _, height, _, _, has_derivatives, _ = inputs
-        moved = fragment_tangents(positions, triangles, outputs[0], outputs[1], tangents[0], height, 0, has_derivatives)
+        positions, triangles, _, _, height, _, _, has_derivatives, _, least_width = inputs
+        moved = fragment_tangents(
+            positions, triangles, outputs[0], outputs[1], tangents[0], height, 0, has_derivatives, least_width
+        )
         return None, *moved[:2], moved[2] if has_derivatives else torch.zeros_like(outputs[3])
 
 
@@ -185,7 +203,17 @@ class _RasterizeBackward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(positions, triangles, triangle_id, grad_barycentrics, grad_depth, grad_derivatives, height, first_row):
+    def forward(
+        positions,
+        triangles,
+        triangle_id,
+        grad_barycentrics,
+        grad_depth,
+        grad_derivatives,
+        height,
+        first_row,
+        least_width,
+    ):
         return torch.ops.diffrender.rasterize_backward(
             positions,
             triangles,
@@ -196,6 +224,7 @@ class _RasterizeBackward(torch.autograd.Function):
             scatter_algorithm(positions),
             height,
             first_row,
+            least_width,
         )
 
     @staticmethod
@@ -229,6 +258,7 @@ def _(
     scatter,
     height=-1,
     first_row=0,
+    least_width=0.0,
 ):
     return positions.new_empty(positions.shape)
 

@@ -57,16 +57,19 @@ SCENES = {
 }
 
 
+@pytest.mark.parametrize("least_width", [0.0, 2.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scene", SCENES)
-def test_rasterize_backward_algorithms_agree(scene, dtype):
+def test_rasterize_backward_algorithms_agree(scene, dtype, least_width):
     positions, triangles, size = SCENES[scene](dtype)
     fragments = dr.rasterize(positions, triangles, size, derivatives=True)
     grads = [rnd(*x.shape, seed=k, dtype=dtype) for k, x in enumerate(fragments[1:])]
     for given in itertools.product([False, True], repeat=3):
         some = [x if use else None for x, use in zip(grads, given, strict=True)]
         native, portable = (
-            torch.ops.diffrender.rasterize_backward(positions, triangles, fragments.triangle_id, *some, algorithm)
+            torch.ops.diffrender.rasterize_backward(
+                positions, triangles, fragments.triangle_id, *some, algorithm, -1, 0, least_width
+            )
             for algorithm in (0, 1)
         )
         assert native.any() == any(given)

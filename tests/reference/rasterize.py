@@ -262,6 +262,17 @@ def fragment_values(clip_positions, triangles, triangle_id, derivatives=False):
     return Fragments(triangle_id, barycentrics, depth, image(0.0, *steps) if derivatives else None)
 
 
+def gradient_share(derivatives, least_width):
+    """(B, H, W) factor of a pixel's gradient: a barycentric that goes from 0 to 1 over `width` pixels, the least one of
+    the three, leaves width / least_width of it, at most all."""
+    if least_width == 0:
+        return torch.ones_like(derivatives[..., 0])
+    slopes = derivatives.detach().unflatten(-1, (2, 2))
+    slopes = torch.cat([slopes, -slopes.sum(-2, keepdim=True)], -2)
+    width = 1 / slopes.norm(dim=-1).amax(-1)  # infinite on background
+    return (width / least_width).clamp(max=1)
+
+
 def safe_ratio(numerator, denominator, tiny):
     """numerator / denominator, and 0 with zero gradient where the denominator is below the smallest normal number."""
     usable = denominator.abs() >= tiny
