@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ class CameraParts:
     @classmethod
     def _from_parts(
         cls,
+        function: str,
         *,
         focal: Tensor,
         principal: Tensor,
@@ -35,6 +37,12 @@ class CameraParts:
         options: dict[str, Any] = {"dtype": focal.dtype, "device": focal.device}
         near, far = (torch.as_tensor(plane, **options) for plane in planes)
         near, far = (plane.reshape(-1) if plane.ndim else plane for plane in (near, far))
+        # Planes in the wrong order would show nothing, or mirror the depth.
+        above_zero = lens.get("projection") != "orthographic"
+        in_order = ((near > (0 if above_zero else -math.inf)) & (near < far)).all()
+        if _checks.can_read(in_order) and not bool(in_order):
+            least = "above 0 and " if above_zero else ""
+            raise ValueError(f"{function}: near must be {least}below far={planes[1]}, got {planes[0]}.")
         return Camera(
             focal_px=focal,
             principal_px=principal,

@@ -67,6 +67,7 @@ class SceneConversions(CameraParts):
         if world == "y_up":
             matrix_world = compose(matrix_world.new_tensor(_Y_UP_FROM_Z_UP), matrix_world)
         return cls._from_parts(
+            "Camera.from_blender",
             focal=focal.expand(*focal.shape[:-1], 2),
             principal=principal,
             camera_from_world=rigid_inverse("Camera.from_blender", matrix_world),
@@ -138,6 +139,7 @@ class SceneConversions(CameraParts):
         lens = [per_frame(key, 0.0) for key in ("k1", "k2", "p1", "p2", "k3")]
         distortion = torch.stack(lens, -1)
         return cls._from_parts(
+            "Camera.from_nerf_transforms",
             focal=torch.stack([fx, fy], -1),
             principal=torch.stack([per_frame("cx", width / 2), per_frame("cy", height / 2)], -1),
             camera_from_world=rigid_inverse(function, world_from_camera),
@@ -171,6 +173,7 @@ class SceneConversions(CameraParts):
         else:
             focal = [width / 2 / lens["xmag"], height / 2 / lens["ymag"]]
         return cls._from_parts(
+            "Camera.from_gltf",
             focal=world_from_camera.new_tensor(focal),
             principal=world_from_camera.new_tensor([width / 2, height / 2]),
             camera_from_world=rigid_inverse("Camera.from_gltf", world_from_camera),
@@ -214,6 +217,7 @@ class SceneConversions(CameraParts):
         offset_x, offset_y = principal_point_offset
         world_from_camera = to_world * to_world.new_tensor([-1.0, 1.0, -1.0, 1.0])
         return cls._from_parts(
+            "Camera.from_mitsuba",
             focal=focal.expand(*focal.shape[:-1], 2),
             principal=to_world.new_tensor([width * (0.5 - offset_x), height * (0.5 - offset_y)]),
             camera_from_world=rigid_inverse("Camera.from_mitsuba", world_from_camera),
@@ -246,6 +250,7 @@ class SceneConversions(CameraParts):
         view, fx, fy, right, above = tensors(view_matrix, focal_x, focal_y, x0, y0)
         fx, fy, right, above = torch.broadcast_tensors(fx, fy, right, above)
         return cls._from_parts(
+            "Camera.from_kaolin",
             focal=torch.stack([fx, fy], -1),
             principal=torch.stack([width / 2 + right, height / 2 - above], -1),
             camera_from_world=view,

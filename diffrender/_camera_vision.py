@@ -101,6 +101,7 @@ class VisionConversions(CameraParts):
         if pixel_center == "integer":
             principal = principal + 0.5
         return cls._from_parts(
+            "Camera.from_opencv",
             focal=torch.stack([K[..., 0, 0], K[..., 1, 1]], -1),
             principal=principal,
             camera_from_world=flip_axes(affine(*common_batch(R, t)), (1, -1, -1)),
@@ -210,6 +211,7 @@ class VisionConversions(CameraParts):
             focal = focal * half_side
             principal = principal.new_tensor([width / 2, height / 2]) - principal * half_side
         return cls._from_parts(
+            "Camera.from_pytorch3d",
             focal=focal,
             principal=principal,
             camera_from_world=flip_axes(affine(*common_batch(R.mT, T)), (-1, 1, -1)),

@@ -294,6 +294,10 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
             [[32.0, 24.0]]
         """
         _checks.check_tensor("Camera.moved", "twist", twist)
+        if twist.shape[-1:] != (6,) or twist.ndim > 2:
+            hint = "A twist is a translation and a rotation vector."
+            shape = _checks.shape_text(twist)
+            _checks.fail(ValueError, "Camera.moved", "twist", "have shape (6,) or (B, 6)", shape, hint)
         increment = se3_exp(twist)
         if center is None:
             return self.with_pose(compose(increment, self.camera_from_world))

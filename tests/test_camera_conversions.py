@@ -66,6 +66,22 @@ def test_opencv(pixel_center):
     assert torch.equal(again.clip_from_world, camera.clip_from_world)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **planes: dr.Camera.from_opencv(np.eye(3), np.eye(3), np.zeros(3), 8, 8, **planes),
+        lambda **planes: dr.Camera.from_pytorch3d(np.eye(3), np.zeros(3), 1.0, np.zeros(2), 8, 8, **planes),
+        lambda **planes: dr.Camera.from_blender(np.eye(4), 8, 8, **planes),
+        lambda **planes: dr.Camera.from_kaolin(np.eye(4), 9.0, 8, 8, **planes),
+        lambda near, far: dr.Camera.from_mitsuba(np.eye(4), 40, 8, 8, near_clip=near, far_clip=far),
+    ],
+)
+@pytest.mark.parametrize(("near", "far"), [(0.0, 100.0), (5000.0, 100.0), (torch.tensor([0.1, 2.0]), 1.0)])
+def test_clipping_planes_in_the_wrong_order_are_an_error(make, near, far):
+    with pytest.raises(ValueError, match=rf"Camera.from_\w+: near must be above 0 and below far={far}, got "):
+        make(near=near, far=far)
+
+
 def test_opencv_takes_distortion_as_calibrations_hold_it():
     K, coefficients = np.eye(3) * 50, np.array([0.1, -0.02, 1e-3, 2e-3, 0.0])
     row = dr.Camera.from_opencv(K, np.eye(3), np.zeros(3), 8, 8, distortion=coefficients)
