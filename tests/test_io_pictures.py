@@ -111,6 +111,26 @@ def test_videos_read_back(tmp_path, suffix):
     gc.collect()  # here, where the warning is expected
 
 
+def test_videos_take_linear_pictures_as_the_renderer_makes_them(tmp_path):
+    frames = torch.stack([torch.full((16, 16, 1), value) for value in (0.0, 0.5, 1.5)]).requires_grad_()
+    save_video(tmp_path / "a.gif", frames, fps=10)
+    read = list(imageio.imiter(tmp_path / "a.gif", plugin="pillow"))
+    assert [int(frame[0, 0, 0]) for frame in read] == [0, 188, 255]  # encoded to sRGB, not stretched
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "message"),
+    [
+        ([np.zeros((4, 4, 3))], TypeError, "frames must be float tensors or uint8 arrays, got float64 array"),
+        ([torch.zeros(4, 4, 4)], ValueError, r"have shape \(H, W, 3\), .* got \(4, 4, 4\). dr.over puts RGBA over"),
+        ([torch.zeros(4, 4, 3), torch.zeros(4, 6, 3)], ValueError, r"one size, got \(4, 4, 3\), but \(4, 6, 3\) at 1"),
+    ],
+)
+def test_videos_say_what_is_wrong_with_a_frame(tmp_path, frames, error, message):
+    with pytest.raises(error, match=f"save_video: {message}" if "frames" in message else message):
+        save_video(tmp_path / "a.gif", frames)
+
+
 def test_videos_need_frames_and_a_known_suffix(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="save_video: frames must hold at least one frame, got none"):
         save_video(tmp_path / "a.mp4", [])
