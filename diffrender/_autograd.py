@@ -178,6 +178,23 @@ def is_batched(tensor: torch.Tensor | None) -> bool:
     return False
 
 
+def can_decide(*tensors: torch.Tensor | None) -> bool:
+    """Whether the values of these tensors may decide what is computed next; on a GPU the host waits for them.
+
+    Not while something traces, under vmap, or where a CUDA graph is captured, which does the same for all values.
+    """
+    if torch.compiler.is_compiling() or any(is_batched(tensor) for tensor in tensors):
+        return False
+    if any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in tensors):
+        return False
+    return not any(tensor is not None and is_captured(tensor) for tensor in tensors)
+
+
+def is_captured(tensor: torch.Tensor) -> bool:
+    """Whether what is done with this tensor now goes into a CUDA graph, and nothing may wait for the device."""
+    return tensor.is_cuda and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 def register_fake(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Shapes and types of a kernel's results, for torch.compile and meta tensors."""
     return torch.library.register_fake(f"diffrender::{op}")

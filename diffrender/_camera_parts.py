@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
+from diffrender._constants import constant
 from diffrender.geometry.transforms import affine
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def common_batch(linear: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
 
 def flip_axes(camera_from_world: Tensor, signs: tuple[int, int, int]) -> Tensor:
     """The same pose for a camera frame whose axes point the other way where a sign is -1."""
-    return camera_from_world * camera_from_world.new_tensor([*signs, 1]).unsqueeze(-1)
+    return camera_from_world * constant([*signs, 1], camera_from_world).unsqueeze(-1)
 
 
 def rigid_inverse(function: str, world_from_camera: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _lens
+from diffrender._constants import constant
 from diffrender._lens_split import split_edges
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.transforms import compose, transform_homogeneous, transform_points
@@ -155,7 +156,7 @@ class CameraProjection:
             direction = direction / (direction * direction).sum(-1, keepdim=True).sqrt()
         else:
             seen = _lens.undistorted_direction(image, self.distortion, self.distortion_model, self._frame_radius())
-            direction = seen * seen.new_tensor([1.0, -1.0, -1.0])
+            direction = seen * constant([1.0, -1.0, -1.0], seen)
         directions = self._to_world(direction, 0)
         return self.eye.unsqueeze(-2).expand_as(directions), directions
 
@@ -217,7 +218,7 @@ class CameraProjection:
         if self.distortion is None:
             return mesh, torch.arange(mesh.triangle_count, device=mesh.device, dtype=torch.int32)
         fixed = self.detach()
-        size = self.near.new_tensor([self.width / 2, self.height / 2])
+        size = constant([self.width / 2, self.height / 2], self.near)
         return split_edges(
             mesh, fixed.clip_positions, fixed._is_unseen, size, tolerance_px=tolerance_px, max_rounds=max_rounds
         )
@@ -231,7 +232,7 @@ class CameraProjection:
 
     def _frame_radius(self) -> Tensor:
         """(..., 1) normalised distance of the farthest corner of the frame from the principal point."""
-        size = self.principal_px.new_tensor([self.width, self.height])
+        size = constant([self.width, self.height], self.principal_px)
         farthest = torch.maximum(self.principal_px.abs(), (size - self.principal_px).abs())
         return (farthest / self.focal_px).detach().norm(dim=-1, keepdim=True)
 

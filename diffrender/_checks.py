@@ -10,6 +10,8 @@ import numpy
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from ._autograd import is_captured
+
 _FLOATING = (torch.float32, torch.float64)
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -171,4 +173,4 @@ def can_read(tensor: torch.Tensor) -> bool:
         return False
     if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta:
         return False
-    return tensor.device.type == "cpu" or _device_checks
+    return tensor.device.type == "cpu" or (_device_checks and not is_captured(tensor))

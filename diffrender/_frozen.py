@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ._autograd import is_captured
 from .ops.build_mips import PackedMips
 
 
@@ -92,6 +93,6 @@ def _may_keep(textures: list[Tensor]) -> bool:
         return False
     if torch._C._are_functorch_transforms_active() or _get_current_dispatch_mode() is not None:
         return False  # wrapped tensors; and modes look at all that is made, such as the count of saved_bytes
-    if textures[0].is_cuda and torch.cuda.is_current_stream_capturing():
+    if is_captured(textures[0]):
         return False
     return all(type(t) in (Tensor, torch.nn.Parameter) and not t.is_inference() for t in textures)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks
+from ._constants import constant
 from .camera import Camera
 from .geometry.mesh import Mesh
 from .geometry.normals import safe_normalize
@@ -98,16 +99,14 @@ class Surface:
         if len(self.materials) == 1:
             return (ids >= 0) & ~self._passes(0, texcoords, slopes, factor)
         materials = self._material_id(ids)
-        result = torch.zeros_like(ids, dtype=torch.bool)
-        for k in self.cutouts:
+        result = torch.zeros_like(ids, dtype=torch.bool).unsqueeze(-1)
+        for k, material in self.cutouts.items():
+            _check_shared(material)
             chosen = materials == k
-            own = [None if t is None else t[chosen][None, None] for t in (texcoords, slopes, factor)]
-            passes = self._passes(k, *own)
-            if passes.dim() == 3 and passes.shape[0] > 1:
-                _fail_of_batched("alpha")
-            row = passes[0, 0] if passes.dim() == 3 else passes
-            result = result.index_put((chosen,), ~row.expand(int(chosen.sum())))
-        return result
+            texcoords_k, slopes_k, factor_k = _of_pixels(chosen, texcoords, slopes, factor)
+            discarded = ~self._passes(k, texcoords_k, slopes_k, factor_k).unsqueeze(-1)
+            result = _placed(result, chosen, discarded)
+        return result[..., 0]
 
     def _passes(self, k: int, texcoords: Tensor | None, slopes: Tensor | None, factor: Tensor | None) -> Tensor:
         """Where alpha, the vertices' included, reaches the cutoff: (B, H, W), or of constants () or (B, 1, 1)."""
@@ -170,9 +169,9 @@ class Surface:
         """Alpha at pixels whose material is of alpha mode "BLEND", 1 elsewhere."""
         if len(self.materials) == 1:
             return alpha
-        modes = [material.alpha_mode == "BLEND" for material in self.materials]
-        blends = torch.tensor([*modes, False], device=alpha.device)[self._material_id(_ids(fragments))]
-        return torch.where(blends.unsqueeze(-1), alpha, 1)
+        modes = [float(material.alpha_mode == "BLEND") for material in self.materials]
+        blends = constant([*modes, 0.0], alpha)[self._material_id(_ids(fragments))]
+        return torch.where(blends.unsqueeze(-1) > 0, alpha, 1)
 
     def _texcoords(self, fragments: Fragments | Coverage, with_derivatives: bool) -> tuple[Tensor, Tensor | None]:
         mesh = self.mesh
@@ -204,21 +203,19 @@ class Surface:
             values = _evaluate(material, texcoords, slopes, with_normal=material.normal is not None)
             # Materials made of Python numbers are float32.
             return {name: value.to(self.mesh.dtype) for name, value in values.items()}
-        # Each material at its own pixels only, put side by side as the row of one picture.
+        # Each material at its own pixels only.
         ids = self._material_id(_ids(fragments))
         with_normal = any(material.normal is not None for material in self.materials)
         pictures: dict[str, Tensor] = {}
         for k, material in enumerate(self.materials):
+            _check_shared(material)
             chosen = ids == k
-            own = [None if t is None else t[chosen][None, None] for t in (texcoords, slopes)]
-            for name, value in _evaluate(material, own[0], own[1], with_normal).items():
-                if value.dim() == 2 or (value.dim() == 4 and value.shape[0] > 1):
-                    _fail_of_batched(name)
-                rows = (value[0, 0] if value.dim() == 4 else value).to(self.mesh.dtype)
-                channels = rows.shape[-1]
+            texcoords_k, slopes_k = _of_pixels(chosen, texcoords, slopes)
+            for name, value in _evaluate(material, texcoords_k, slopes_k, with_normal).items():
+                value = value.to(self.mesh.dtype)
                 if name not in pictures:
-                    pictures[name] = rows.new_zeros((*ids.shape, channels))
-                pictures[name] = pictures[name].index_put((chosen,), rows.expand(int(chosen.sum()), channels))
+                    pictures[name] = value.new_zeros((*ids.shape, value.shape[-1]))
+                pictures[name] = _placed(pictures[name], chosen, value)
         return pictures
 
     def _lit(
@@ -308,9 +305,33 @@ def _material_of(material: Any) -> Material:
     return material
 
 
-def _fail_of_batched(name: str) -> NoReturn:
-    expected = "hold materials that the batch shares where there are several"
-    _checks.fail(ValueError, "Renderer", "mesh", expected, f"a batched {name}")
+def _check_shared(material: Material) -> None:
+    for name, value in material.tensors():
+        if value.dim() == 2 or (value.dim() == 4 and value.shape[0] > 1):
+            expected = "hold materials that the batch shares where there are several"
+            _checks.fail(ValueError, "Renderer", "mesh", expected, f"a batched {name}")
+
+
+# Two ways to evaluate something at chosen pixels only. Where values can be looked at, the pixels are put side by side
+# as the row of one picture (1, 1, N, C). How many they are would make the host wait for a GPU: there, and where nothing
+# has a value yet, the picture stays whole, and textures are not read where texcoords are NaN.
+
+
+def _of_pixels(chosen: Tensor, texcoords: Tensor | None, *others: Tensor | None) -> list[Tensor | None]:
+    """Pictures (B, H, W, C) at the chosen pixels (B, H, W)."""
+    if _checks.can_read(chosen):
+        return [None if value is None else value[chosen][None, None] for value in (texcoords, *others)]
+    if texcoords is not None:
+        texcoords = torch.where(chosen.unsqueeze(-1), texcoords, torch.nan)
+    return [texcoords, *others]
+
+
+def _placed(picture: Tensor, chosen: Tensor, value: Tensor) -> Tensor:
+    """A picture with another value at the chosen pixels: constants (C,), or what was made of `_of_pixels`."""
+    if not _checks.can_read(chosen):
+        return torch.where(chosen.unsqueeze(-1), value, picture)
+    rows = value[0, 0] if value.dim() == 4 else value
+    return picture.index_put((chosen,), rows.expand(int(chosen.sum()), picture.shape[-1]))
 
 
 def _without_mask(material: Material) -> Material:
@@ -348,7 +369,7 @@ def _evaluate(
     sample = material.evaluate(texcoords, slopes)
     values = {name: getattr(sample, name) for name in _PROPERTIES}
     if with_normal:
-        flat = values["albedo"].new_tensor([0.5, 0.5, 1.0])
+        flat = constant([0.5, 0.5, 1.0], values["albedo"])
         values["normal"] = flat if sample.normal is None else sample.normal
         scale = material.normal_scale
         values["normal_scale"] = scale.expand(1) if scale.dim() == 0 else scale

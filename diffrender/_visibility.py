@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from diffrender._autograd import is_batched
+from diffrender._autograd import can_decide
 from diffrender._scene import Frame
 from diffrender.ops.rasterize import Fragments, rasterize
 
@@ -31,15 +31,16 @@ def kept_ids(frame: Frame, behind: Fragments | None, cull: str | None, most_roun
     """(B, H, W) triangle_id of the nearest surfaces beneath `behind` that alpha mode "MASK" does not discard.
 
     Where a surface is discarded, the one beneath it takes its place, until no pixel shows a discarded one. Where values
-    cannot be read (compiled, under vmap) that is done `most_rounds` times, and what is left then is background.
+    cannot be read (compiled, under vmap, in a CUDA graph) that is done `most_rounds` times, and what is left then is
+    background.
     """
     scene, surface = frame.scene, frame.surface
     positions, derivatives = scene.clip_positions.detach(), surface.needs_derivatives_of_cutouts()
     shown = rasterized(frame, positions, behind, cull, derivatives)
     discarded = surface.discarded(shown)
-    is_unreadable = torch.compiler.is_compiling() or is_batched(discarded)
+    is_readable = can_decide(discarded)
     rounds = 0
-    while rounds < most_rounds if is_unreadable else bool(discarded.any()):
+    while bool(discarded.any()) if is_readable else rounds < most_rounds:
         beneath = rasterized(frame, positions, shown, cull, derivatives)
         shown = _merged(discarded, beneath, shown)
         discarded = discarded & surface.discarded(shown)

@@ -20,6 +20,7 @@ from diffrender import _checks, _lens
 from diffrender._camera_projection import CameraProjection
 from diffrender._camera_scenes import SceneConversions
 from diffrender._camera_vision import VisionConversions
+from diffrender._constants import constant
 from diffrender.geometry.rotations import se3_exp
 from diffrender.geometry.transforms import Vector, compose, transform_points, translation
 from diffrender.geometry.transforms import look_at as _look_at
@@ -133,28 +134,29 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
             raise ValueError(f"Camera.perspective: give exactly one of fov_y_deg, fov_x_deg and focal_px, got {got}.")
         _check_size("Camera.perspective", width, height)
         options = _tensor_options((*choices.values(), near, far, principal_px, camera_from_world), dtype, device)
+        like = torch.empty((), **options)
 
         if focal_px is not None:
-            focal = torch.as_tensor(focal_px, **options)
+            focal = constant(focal_px, like)
             if not isinstance(focal_px, tuple) and focal.ndim < 2:
                 focal = focal.unsqueeze(-1).expand(*focal.shape, 2)
             _require("Camera.perspective", (focal > 0).all(), "focal_px", "positive", focal_px)
         else:
             name, side = ("fov_x_deg", width) if fov_y_deg is None else ("fov_y_deg", height)
-            angle = _per_camera("Camera.perspective", choices[name], name, **options)
+            angle = _per_camera("Camera.perspective", choices[name], name, like)
             inside = ((angle > 0) & (angle < 180)).all()
             _require("Camera.perspective", inside, name, "between 0 and 180", choices[name])
             focal = (side / 2 / torch.tan(angle * (math.pi / 360))).unsqueeze(-1)
             focal = focal.expand(*focal.shape[:-1], 2)
 
-        near_plane = _per_camera("Camera.perspective", near, "near", **options)
-        far_plane = _per_camera("Camera.perspective", far, "far", **options)
+        near_plane = _per_camera("Camera.perspective", near, "near", like)
+        far_plane = _per_camera("Camera.perspective", far, "far", like)
         in_order = ((near_plane > 0) & (near_plane < far_plane)).all()
         _require("Camera.perspective", in_order, "near", f"above 0 and below far={far}", near)
         middle = (width / 2, height / 2)
         return cls(
             focal_px=focal,
-            principal_px=torch.as_tensor(middle if principal_px is None else principal_px, **options),
+            principal_px=constant(middle if principal_px is None else principal_px, like),
             near=near_plane,
             far=far_plane,
             camera_from_world=torch.eye(4, **options) if camera_from_world is None else camera_from_world,
@@ -204,23 +206,24 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
             )
         _check_size("Camera.orthographic", width, height)
         options = _tensor_options((*choices.values(), near, far, principal_px, camera_from_world), dtype, device)
+        like = torch.empty((), **options)
         value = choices[given[0]]
         if pixels_per_unit is not None:
-            scale = torch.as_tensor(value, **options)
+            scale = constant(value, like)
             if not isinstance(value, tuple) and scale.ndim < 2:
                 scale = scale.unsqueeze(-1).expand(*scale.shape, 2)
         else:
-            half = _per_camera("Camera.orthographic", value, given[0], **options)
+            half = _per_camera("Camera.orthographic", value, given[0], like)
             scale = ((height if half_height is not None else width) / 2 / half).unsqueeze(-1)
             scale = scale.expand(*scale.shape[:-1], 2)
         _require("Camera.orthographic", (scale > 0).all() & scale.isfinite().all(), given[0], "positive", value)
-        near_plane = _per_camera("Camera.orthographic", near, "near", **options)
-        far_plane = _per_camera("Camera.orthographic", far, "far", **options)
+        near_plane = _per_camera("Camera.orthographic", near, "near", like)
+        far_plane = _per_camera("Camera.orthographic", far, "far", like)
         _require("Camera.orthographic", (near_plane < far_plane).all(), "near", f"below far={far}", near)
         middle = (width / 2, height / 2)
         return cls(
             focal_px=scale,
-            principal_px=torch.as_tensor(middle if principal_px is None else principal_px, **options),
+            principal_px=constant(middle if principal_px is None else principal_px, like),
             near=near_plane,
             far=far_plane,
             camera_from_world=torch.eye(4, **options) if camera_from_world is None else camera_from_world,
@@ -268,8 +271,7 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
         Raises:
             ValueError: if an eye lies at its target.
         """
-        options: dict[str, Any] = {"dtype": self.focal_px.dtype, "device": self.focal_px.device}
-        eye, target, up = (torch.as_tensor(vector, **options) for vector in (eye, target, up))
+        eye, target, up = (constant(vector, self.focal_px) for vector in (eye, target, up))
         return self.with_pose(_look_at(eye, target, up))
 
     def with_pose(self, camera_from_world: Tensor) -> Camera:
@@ -301,7 +303,7 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
         increment = se3_exp(twist)
         if center is None:
             return self.with_pose(compose(increment, self.camera_from_world))
-        point = torch.as_tensor(center, dtype=self.focal_px.dtype, device=self.focal_px.device)
+        point = constant(center, self.focal_px)
         middle = transform_points(self.camera_from_world, point.unsqueeze(-2)).squeeze(-2)
         return self.with_pose(compose(translation(middle), increment, translation(-middle), self.camera_from_world))
 
@@ -320,7 +322,7 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
     def resized(self, width: int, height: int) -> Camera:
         """The same view on a picture of exactly this size; the axes may change by different factors."""
         _check_size("Camera.resized", width, height)
-        factor = self.focal_px.new_tensor([width / self.width, height / self.height])
+        factor = constant([width / self.width, height / self.height], self.focal_px)
         return self._replace(
             focal_px=self.focal_px * factor, principal_px=self.principal_px * factor, width=width, height=height
         )
@@ -334,7 +336,7 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
         left, top, right, bottom = box
         if right <= left or bottom <= top:
             raise ValueError(f"Camera.cropped: box must be (left, top, right, bottom) with an area, got {box}.")
-        corner = self.principal_px.new_tensor([left, top])
+        corner = constant([left, top], self.principal_px)
         return self._replace(principal_px=self.principal_px - corner, width=right - left, height=bottom - top)
 
     def to(self, *arguments: Any, **options: Any) -> Camera:
@@ -393,9 +395,9 @@ def _tensor_options(arguments: Any, dtype: torch.dtype, device: Any) -> dict[str
     return {"dtype": floats[0].dtype if floats else dtype, "device": floats[0].device if floats else device}
 
 
-def _per_camera(function: str, value: Any, name: str, **options: Any) -> Tensor:
+def _per_camera(function: str, value: Any, name: str, like: Tensor) -> Tensor:
     """() for a number, (B,) for (B,) or (B, 1) numbers; one-element tensors count as a batch of one."""
-    tensor = torch.as_tensor(value, **options)
+    tensor = constant(value, like)
     if tensor.ndim > 2 or (tensor.ndim == 2 and tensor.shape[1] != 1):
         raise ValueError(f"{function}: {name} must be one number or (B,) numbers, got shape {tuple(tensor.shape)}.")
     return tensor.reshape(-1) if tensor.ndim else tensor

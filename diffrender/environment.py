@@ -25,6 +25,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from diffrender import _checks
+from diffrender._constants import constant
 from diffrender.geometry.normals import safe_normalize
 from diffrender.io.images import load_image
 from diffrender.lights import EnclosingLight
@@ -108,7 +109,7 @@ class EnvironmentLight(EnclosingLight, torch.nn.Module):
         if world_from_light is None:
             world_from_light = torch.eye(3, dtype=values.dtype, device=values.device)
         if not isinstance(intensity, Tensor):
-            intensity = torch.as_tensor(intensity, dtype=values.dtype, device=values.device)
+            intensity = constant(intensity, values)
         if levels is not None and levels < 1:
             _checks.fail(ValueError, name, "levels", "be at least 1", str(levels))
         if tuple(world_from_light.shape[-2:]) != (3, 3):

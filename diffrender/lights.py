@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
+from diffrender._constants import constant
 from diffrender.geometry.normals import safe_normalize
 
 # Type numbers and columns of the kernels (csrc/shade_light.h).
@@ -77,8 +78,7 @@ class Light:
         if isinstance(value, Tensor):
             tensor = _checks.check_floating(function, name, value)
         else:
-            dtype, device = (torch.float32, None) if like is None else (like.dtype, like.device)
-            tensor = torch.as_tensor(value, dtype=dtype, device=device)
+            tensor = torch.as_tensor(value, dtype=torch.float32) if like is None else constant(value, like)
         if tensor.dim() > 3 or (tensor.dim() > 0 and tensor.shape[-1] not in (1, width)):
             expected = f"be a number or have shape ({width},), (B, {width}) or (B, L, {width})"
             _checks.fail(ValueError, function, name, expected, _checks.shape_text(tensor))

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
+from ._constants import constant
 from ._frozen import FrozenTextures
 from .color import srgb_to_linear
 from .ops.texture import texture as sample_texture
@@ -363,9 +364,8 @@ def _as_tensor(name: str, value: Any, like: Tensor | None) -> Tensor | None:
     if isinstance(value, Tensor):
         tensor = _checks.check_floating("Material", name, value)
     else:
-        dtype, device = (torch.float32, None) if like is None else (like.dtype, like.device)
         try:
-            tensor = torch.as_tensor(value, dtype=dtype, device=device)
+            tensor = torch.as_tensor(value, dtype=torch.float32) if like is None else constant(value, like)
         except (TypeError, ValueError, RuntimeError):
             _checks.fail(TypeError, "Material", name, "be a tensor or numbers", type(value).__name__)
     fits = tensor.dim() == 0 or tensor.shape[-1] in channels

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffrender._autograd import can_decide
 from diffrender._extras import require
 from diffrender.geometry.topology import laplacian_matrix, unique_edges
 
@@ -64,7 +65,8 @@ class AdamUniform(torch.optim.Optimizer):
                     continue
                 state = self.state[parameter]
                 if not state:
-                    state["step"] = 0
+                    # A tensor, so that a CUDA graph counts on.
+                    state["step"] = torch.zeros((), dtype=torch.float64, device=parameter.device)
                     state["mean"] = torch.zeros_like(parameter)
                     state["squared_mean"] = torch.zeros_like(parameter)
                 state["step"] += 1
@@ -74,7 +76,7 @@ class AdamUniform(torch.optim.Optimizer):
                 )
                 # Both running means start from 0: dividing by 1 - beta^t removes that bias.
                 scale = (squared_mean.max() / (1 - beta2 ** state["step"])).sqrt() + group["epsilon"]
-                parameter.sub_(mean / scale, alpha=group["lr"] / (1 - beta1 ** state["step"]))
+                parameter.sub_(mean / scale * (group["lr"] / (1 - beta1 ** state["step"])))
         return loss
 
 
@@ -191,8 +193,8 @@ def _cg_solver(matrix: Tensor, *, max_iterations: int = 500) -> Callable[[Tensor
         direction = z.clone()
         energy = (residual * z).sum(0)
         for iteration in range(max_iterations):
-            # Asking a GPU every iteration would cost more than the iterations themselves.
-            if iteration % 10 == 0 and bool((residual.square().sum(0) <= tolerance).all()):
+            # Asking a GPU every iteration would cost more than the iterations themselves; a CUDA graph can not ask.
+            if iteration % 10 == 0 and can_decide(residual) and bool((residual.square().sum(0) <= tolerance).all()):
                 break
             product = torch.sparse.mm(matrix, direction)
             curvature = (direction * product).sum(0)

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
-from diffrender._autograd import is_batched
+from diffrender._autograd import can_decide
 from diffrender._scene import Background, Frame, RenderResult, Scene, place, place_many, with_filtered_environments
 from diffrender._surface import Surface, own_rows
 from diffrender._visibility import kept_ids, only_ids, rasterized
@@ -326,11 +326,11 @@ class Renderer:
 
     def _is_seen_through(self, fragments: Fragments, images: dict[str, Tensor]) -> bool:
         opacity = images.get("opacity")
-        if opacity is not None and (
-            torch.compiler.is_compiling() or is_batched(opacity) or is_batched(fragments.triangle_id)
-        ):
-            return True  # values cannot decide there; layers without a surface change nothing
-        return opacity is not None and bool(((opacity < 1) & (fragments.triangle_id >= 0).unsqueeze(-1)).any())
+        if opacity is None:
+            return False
+        if not can_decide(opacity, fragments.triangle_id):
+            return True  # layers without a surface change nothing
+        return bool(((opacity < 1) & (fragments.triangle_id >= 0).unsqueeze(-1)).any())
 
     def _fragments(self, frame: Frame, layer: int, behind: Fragments | None, outputs: tuple[str, ...]) -> Fragments:
         """By rasterizing the first time, from the ids after that."""

@@ -83,7 +83,7 @@ def scaling(factors: Vector | float) -> Tensor:
 def rotation(axis: Vector, angle: Tensor | float) -> Tensor:
     """A (..., 4, 4) rotation about (..., 3) axes, which need not be unit length, by `angle` radians, right-handed."""
     axis = safe_normalize(_as_float_tensor(axis))
-    angle = torch.as_tensor(angle, dtype=axis.dtype, device=axis.device)
+    angle = constant(angle, axis)
     # Rodrigues: R = I + sin(a) K + (1 - cos(a)) K K with K the cross-product matrix of the axis, K K = n n^T - I.
     zero = torch.zeros_like(axis[..., 0])
     x, y, z = axis.unbind(-1)
@@ -164,8 +164,8 @@ def _common_vectors(*vectors: Vector) -> list[Tensor]:
     dtype = torch.float32
     for tensor in tensors:
         dtype = torch.promote_types(dtype, tensor.dtype)
-    device = tensors[0].device if tensors else None
-    converted = [torch.as_tensor(v, dtype=dtype, device=device) for v in vectors]
+    like = torch.empty((), dtype=dtype, device=tensors[0].device if tensors else None)
+    converted = [constant(v, like) for v in vectors]
     for tensor in converted:
         if tensor.ndim not in (1, 2) or tensor.shape[-1] != 3:
             raise ValueError(f"look_at: eye, target and up must have shape (3,) or (B, 3), got {tuple(tensor.shape)}.")

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from .._autograd import apply
+from .._constants import constant
 from .fragments_at import _FragmentsAt
 from .interpolate import _Interpolate
 
@@ -71,7 +72,7 @@ def fragment_tangents(
         ),
         -1,
     )
-    scale = torch.tensor([width / 2, -height / 2], dtype=w.dtype, device=w.device)
+    scale = constant([width / 2, -height / 2], w)
     velocity = scale * (motion[..., :2] - ndc * motion[..., 3:]) / w[..., None]
     v_x, v_y = velocity.unsqueeze(-2).unbind(-1)
 

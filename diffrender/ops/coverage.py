@@ -21,7 +21,15 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _checks
-from .._autograd import apply, is_batched, no_second_derivative, register_fake, register_vmap, scatter_algorithm
+from .._autograd import (
+    apply,
+    is_batched,
+    is_captured,
+    no_second_derivative,
+    register_fake,
+    register_vmap,
+    scatter_algorithm,
+)
 from .._constants import constant
 from ._coverage_lists import visible_fragments
 from .rasterize import Fragments
@@ -108,7 +116,8 @@ def coverage(
             pixel, as `Coverage.counts` tells them; N alone stands for (N, 8 N, 256). The list then has N entries
             whatever is seen: nothing waits for the device, a CUDA graph can hold it, and torch.compile keeps it in its
             graph. Entries that are left over have triangle_id -1, weight 0 and no gradient. What does not fit is left
-            out, of which CUDA tells by `Coverage.check()` only, the CPU by an error.
+            out, of which CUDA tells by `Coverage.check()` only, the CPU by an error. Without a capacity the length of
+            the list depends on the data, as that of torch.nonzero does, and the host waits for it.
 
     Returns:
         Coverage. Near and far planes cut (|z| <= w). Where two triangles have the same depth everywhere in a pixel, the
@@ -125,7 +134,7 @@ def coverage(
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.
-        RuntimeError: (on the CPU) the capacity is too small.
+        RuntimeError: (on the CPU) the capacity is too small; (on CUDA) there is none while a graph is captured.
         NotImplementedError: under torch.func.vmap; the number of fragments depends on the values. Use the batch axis.
 
     Example:
@@ -178,6 +187,11 @@ def _coverage_with_driver(
         raise NotImplementedError(
             "coverage: vmap is not supported: the number of fragments depends on the values. "
             "Use the batch axis of clip_positions."
+        )
+    if room is None and is_captured(positions):
+        raise RuntimeError(
+            "coverage: capacity must be given where a CUDA graph is captured, got None. "
+            "Without it the host waits for the length of the list."
         )
     indices = indices.to(torch.int32)
     options: Any = (height, width, _checks.CULL[cull], merge_adjacent, room, driver)

@@ -5,52 +5,22 @@ Seen on the CPU, with the checks of indices off as they are on CUDA. Of host fun
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from diffrender import _checks
+import diffrender as dr
+from diffrender import _autograd
+from diffrender._constants import constant
+from diffrender.ops import coverage as coverage_module
 from diffrender.ops.coverage import _DRIVER_GPU, _coverage_with_driver
 from tests.ops.contract import CONTRACTS
 from tests.ops.rows.coverage import many_pixels, picture
+from tests.support.reads import watched
 from tests.support.vocabulary import rnd
 from tools.gpu.workload import renderer_calls
-
-# Operators whose result is a number of Python, or has a size that depends on values.
-READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique", "equal", "is_nonzero")
-# Methods that reach the memory of a CPU tensor without an operator.
-METHODS = ("tolist", "numpy", "cpu", "__array__")
-
-
-class Reads(TorchDispatchMode):
-    """Names of what was read."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::")
-        indexed_by_bool = name in ("index", "index_put", "index_put_") and any(
-            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-        )
-        if name.startswith(READS) or indexed_by_bool:
-            self.found.append(name)
-        return func(*args, **kwargs)
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    mode = Reads()
-    monkeypatch.setattr(_checks, "can_read", lambda tensor: False)
-    for name in METHODS:
-        original = getattr(torch.Tensor, name)
-
-        def method(self, *args, name=name, original=original, **kwargs):
-            mode.found.append(name)
-            return original(self, *args, **kwargs)
-
-        monkeypatch.setattr(torch.Tensor, name, method)
-    return mode
+    return watched(monkeypatch)
 
 
 def differentiate(call, tensors):
@@ -70,7 +40,6 @@ EXAMPLES = [
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_no_op_reads_values_back(example, reads):
     differentiate(example.call, example.tensors())  # tables are made once
-    reads.found.clear()
     with reads:
         differentiate(example.call, example.tensors())
     assert reads.found == []
@@ -84,7 +53,6 @@ def test_coverage_reads_once_or_never(capacity, expected, reads):
         return (picture(_coverage_with_driver(leaf, triangles, (22, 28), capacity=capacity, driver=_DRIVER_GPU)),)
 
     differentiate(call, [positions])  # a first call may ask a second time
-    reads.found.clear()
     with reads:
         differentiate(call, [positions])
     assert reads.found == expected
@@ -92,20 +60,45 @@ def test_coverage_reads_once_or_never(capacity, expected, reads):
 
 @pytest.mark.parametrize("call", renderer_calls("cpu"), ids=lambda call: call.name)
 def test_renderer_reads_nothing_back(call, reads):
+    """But whether there is one more layer, and whether a layer shows what alpha mode "MASK" discards."""
     call.run(*call.inputs)
-    reads.found.clear()
     with reads:
         call.run(*call.inputs)
+    # Three layers at most, of which the third is not asked; of each, its rounds of discarded pixels.
+    assert set(reads.found) == ({"_local_scalar_dense", "is_nonzero"} & set(reads.found) if call.layered else set())
+    assert not call.layered or 3 <= len(reads.found) < 20
+
+
+@pytest.mark.parametrize("call", [call for call in renderer_calls("cpu") if call.layered], ids=lambda call: call.name)
+def test_layers_are_drawn_without_a_look_where_a_graph_is_captured(call, reads, monkeypatch):
+    expected = call.run(*call.inputs)
+    monkeypatch.setattr(_autograd, "is_captured", lambda tensor: True)
+    with reads:
+        values = call.run(*call.inputs)
     assert reads.found == []
+    for value, truth in zip(values, expected, strict=True):
+        assert torch.allclose(value, truth, rtol=1e-5, atol=1e-6)
+
+
+def test_coverage_without_capacity_names_it_where_a_graph_is_captured(monkeypatch):
+    positions, triangles = many_pixels()
+    monkeypatch.setattr(coverage_module, "is_captured", lambda tensor: True)
+    with pytest.raises(RuntimeError, match="coverage: capacity must be given where a CUDA graph is captured"):
+        dr.coverage(positions, triangles, (22, 28))
+    assert len(dr.coverage(positions, triangles, (22, 28), capacity=3000).triangle_id) == 3000
 
 
 def test_reads_are_seen(reads):
     x = torch.arange(4.0)
     for read in (
         lambda: float(x.sum()), lambda: bool(x.any()), x.tolist, lambda: x[x > 1], lambda: x.nonzero(), x.numpy,
-        lambda: x.unique(), lambda: torch.equal(x, x), lambda: x.index_put_((x > 2,), torch.tensor(0.0)), x.cpu,
+        lambda: x.unique(), lambda: torch.equal(x, x), lambda: x.index_put_((x > 2,), torch.zeros(())), x.cpu,
+        lambda: x.new_tensor([1.0]), lambda: torch.tensor([1.0]), lambda: torch.as_tensor(2.0),
+        lambda: constant([1.0] * 33, x),
     ):  # fmt: skip
-        reads.found.clear()
         with reads:
             read()
         assert reads.found, read
+    with reads:
+        constant([1.0] * 32, torch.as_tensor(x))
+    assert reads.found == []

@@ -31,6 +31,34 @@ def lit_mesh(dtype: torch.dtype = torch.float64, *, texels: int = 16) -> dr.Mesh
     return ring.to(dtype).replace(material=material)
 
 
+def several_materials(
+    first: str = "OPAQUE", second: str = "OPAQUE", *, textured: bool = True, dtype: torch.dtype = torch.float64
+) -> dr.Mesh:
+    """A ball of three materials: textures of two sizes with a normal map, one texture with alpha, and constants.
+
+    `first` and `second` are the alpha modes of the last two.
+    """
+    generator = torch.Generator().manual_seed(4)
+
+    def texture(size: int, channels: int) -> Tensor:
+        values = (0.3 + 0.6 * torch.rand(size, size, channels, generator=generator, dtype=torch.float64)).to(dtype)
+        return values if textured else values.mean((0, 1))
+
+    normal = texture(8, 3) if textured else None
+    if normal is not None:
+        normal[..., 2] = 0.95
+    constant = torch.tensor([0.9, 0.4, 0.2, 0.7], dtype=dtype)
+    materials = [
+        dr.Material(texture(8, 3), roughness=texture(16, 1), normal=normal, emissive=0.1, occlusion=texture(8, 1)),
+        dr.Material(texture(8, 4), 0.2, 0.5, alpha_mode=first, alpha_cutoff=0.6, albedo_factor=(1.0, 0.9, 0.8, 0.9)),
+        dr.Material(constant, 0.9, 0.3, alpha_mode=second),
+    ]
+    ball = geometry.icosphere(2).to(dtype)
+    texcoords = torch.rand((ball.vertex_count, 2), generator=generator, dtype=torch.float64).to(dtype)
+    ids = torch.randint(3, (ball.triangle_count,), generator=generator)
+    return ball.replace(texcoords=texcoords, material=materials, material_ids=ids.int())
+
+
 def four_lights() -> list[dr.lights.Light]:
     return [
         dr.PointLight((2.0, 2.0, 3.0), 12.0),

@@ -21,12 +21,17 @@ FURTHER_EXAMPLES = ("all triangles asked",)
 
 @dataclass(frozen=True)
 class Call:
-    """`run(*inputs)` returns outputs and gradients. `ragged`: sizes depend on values, so it waits for the device."""
+    """`run(*inputs)` returns outputs and gradients.
+
+    `ragged`: sizes depend on values, so it waits for the device. `layered`: waits for how many layers there are, unless
+    a CUDA graph is captured, which holds all of them.
+    """
 
     name: str
     inputs: list[Tensor]
     run: Callable[..., list[Tensor]]
     ragged: bool
+    layered: bool = False
 
 
 def calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call]:
@@ -58,30 +63,39 @@ def calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call]:
 def renderer_calls(device: str, dtype: torch.dtype = torch.float32) -> list[Call]:
     """The whole renderer with textures and lights, by each treatment of edges that waits for nothing."""
     from diffrender import Renderer
-    from tests.support.lit_scene import SIZE, four_lights, lit_camera, lit_mesh, weights
+    from tests.support.lit_scene import SIZE, four_lights, lit_camera, lit_mesh, several_materials, weights
 
     with torch.device("cpu"):  # where the random numbers of the scene come from
-        made = lit_mesh(dtype), lit_camera(dtype), four_lights(), weights(dtype=dtype)
-    mesh, camera, cotangent = made[0].to(device), made[1].to(device), made[3].to(device)
-    lights = [light.to(device) for light in made[2]]
+        made = lit_camera(dtype), four_lights(), weights(dtype=dtype)
+        one, several = lit_mesh(dtype), several_materials(dtype=dtype)
+        layers = several_materials("MASK", "BLEND", dtype=dtype)
+    camera, cotangent = made[0].to(device), made[2].to(device)
+    lights = [light.to(device) for light in made[1]]
 
-    def call(**options: Any) -> Call:
-        renderer = Renderer(SIZE, background=0.2, **options)
+    def call(mesh: Any, name: str = "", layered: bool = False, **options: Any) -> Call:
+        renderer = Renderer(SIZE, background=0.2, max_layers=3, **options)
+        mesh = mesh.to(device)
 
         def run(vertices: Tensor, albedo: Tensor) -> list[Tensor]:
             leaves = [x.detach().requires_grad_() for x in (vertices, albedo)]
-            shown = mesh.with_vertices(leaves[0]).replace(material=mesh.material.replace(albedo=leaves[1]))
+            materials = list(mesh.materials)
+            materials[0] = materials[0].replace(albedo=leaves[1])
+            shown = mesh.with_vertices(leaves[0]).replace(material=materials[0] if len(materials) == 1 else materials)
             color = renderer(shown, camera, lights).color
             assert color is not None
             return [color, *torch.autograd.grad((color * cotangent).sum(), leaves)]
 
-        return Call(f"Renderer {options}", [mesh.vertices, mesh.material.albedo], run, False)
+        inputs = [mesh.vertices, mesh.materials[0].albedo]
+        return Call(f"Renderer {name}{options}", inputs, run, ragged=False, layered=layered)
 
     return [
-        call(edges="segments"),
-        call(edges="segments", interior="flow", recompute=False),
-        call(edges="pairs", recompute="tiles"),
-        call(edges="coverage", capacity=CAPACITY),
+        call(one, edges="segments"),
+        call(one, edges="segments", interior="flow", recompute=False),
+        call(one, edges="pairs", recompute="tiles"),
+        call(one, edges="coverage", capacity=CAPACITY),
+        call(several, "several materials ", edges="segments"),
+        call(several, "several materials ", edges="coverage", capacity=CAPACITY),
+        call(layers, "masked and blended ", layered=True, edges="segments"),
     ]
 
 
