@@ -34,7 +34,6 @@ MODES: dict[str, dict[str, Any]] = {
     'edges="pairs"': {"edges": "pairs"},
     'edges="segments"': {},
     '"segments", interior="flow"': {"interior": "flow"},
-    '"segments", "flow", visibility="exact"': {"interior": "flow", "visibility": "exact"},
     'edges="coverage"': {"edges": "coverage"},
 }
 OLDEST_LLVM = 16
@@ -235,8 +234,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
         axes.plot(*points, style, label=name)
         for row in rows:
             text = row["label"].replace(" samples", "")
-            place = row["seconds"], row["gradient_error"]
-            axes.annotate(text, place, xytext=(6, 4), textcoords="offset points", fontsize=8)
+            place, below = (row["seconds"], row["gradient_error"]), "flow" in text
+            axes.annotate(text, place, xytext=(6, -10 if below else 4), textcoords="offset points", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="seconds, forward and backward, one thread")
     axes.set_ylabel("relative error of the gradient to the vertices")
     axes.grid(True, which="major", alpha=0.3)
