@@ -9,6 +9,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = [ROOT / "examples", ROOT / "benchmarks"]
 
 
 def python_blocks(page: Path) -> list[tuple[int, str]]:
@@ -40,7 +41,18 @@ def test_readme_example_is_short_and_finds_the_object():
     torch.testing.assert_close(names["offset"].detach(), torch.tensor([0.3, -0.1, 0.2]), atol=0.01, rtol=0)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_script_of_a_folder_is_named_on_its_page(folder):
+    text = (folder / "README.md").read_text()
+    names = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert names
+    assert [name for name in names if name not in text] == []
+
+
+PAGES_OF_ALL = [*PAGES, *(folder / "README.md" for folder in FOLDERS)]
+
+
+@pytest.mark.parametrize("page", PAGES_OF_ALL, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_pictures_inside_the_project_exist(page):
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)", prose)
