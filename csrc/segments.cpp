@@ -14,8 +14,7 @@ namespace {
 constexpr int64_t kHeavyPiece = 256, kTrianglePiece = 4096;
 
 struct SegmentTensors {
-  Tensor given_positions, positions;  // as given, and in double precision
-  Tensor triangles, triangle_id, topology;
+  Tensor positions, triangles, triangle_id, topology;
   std::optional<Tensor> ranges, seams;
   Cull cull;
   bool exact;  // visibility
@@ -23,8 +22,7 @@ struct SegmentTensors {
   SegmentTensors(const Tensor& visible, const Tensor& clip_positions, const Tensor& indices, const Tensor& edges,
                  const std::optional<Tensor>& item_ranges, const std::optional<Tensor>& seam_indices, int64_t culling,
                  bool exact_visibility)
-      : given_positions(as_contiguous(clip_positions)),
-        positions(torch::stable::to(given_positions, ScalarType::Double)),
+      : positions(as_contiguous(clip_positions)),
         triangles(as_contiguous(indices)),
         triangle_id(as_contiguous(visible)),
         topology(as_contiguous(edges)),
@@ -35,6 +33,8 @@ struct SegmentTensors {
     DR_CHECK(triangle_id.dim() == 3 && triangle_id.scalar_type() == ScalarType::Int,
              "segments: triangle_id must be (B, H, W) int32");
     DR_CHECK(positions.dim() == 3 && positions.size(2) == 4, "segments: clip_positions must have shape (B, V, 4)");
+    DR_CHECK(positions.scalar_type() == ScalarType::Float || positions.scalar_type() == ScalarType::Double,
+             "segments: clip_positions must be float32 or float64");
     DR_CHECK(positions.size(0) == 1 || positions.size(0) == triangle_id.size(0), "segments: batch sizes differ");
     DR_CHECK(triangles.dim() == 2 && triangles.size(1) == 3 && triangles.scalar_type() == ScalarType::Int,
              "segments: triangles must be (T, 3) int32");
@@ -154,9 +154,11 @@ std::optional<std::pair<Pieces, Pieces>> kept_pieces(const Tensor& kept) {
 
 SegmentMesh mesh_of(const SegmentTensors& t, const Tensor& facing) {
   const int64_t items = t.positions.size(0), triangles = t.triangles.size(0);
-  return {{data<double>(t.positions), data<int32_t>(t.triangles), data_or_null<int32_t>(t.ranges),
-           items == 1 ? 0 : t.positions.size(1) * 4, static_cast<int32_t>(t.positions.size(1)),
-           static_cast<int32_t>(triangles), t.cull},
+  const bool single = t.positions.scalar_type() == ScalarType::Float;
+  return {{{single ? nullptr : data<double>(t.positions), data<int32_t>(t.triangles), data_or_null<int32_t>(t.ranges),
+            items == 1 ? 0 : t.positions.size(1) * 4, static_cast<int32_t>(t.positions.size(1)),
+            static_cast<int32_t>(triangles), t.cull},
+           single ? data<float>(t.positions) : nullptr},
           Viewport<double>::make(t.triangle_id.size(2), t.triangle_id.size(1)),
           data<int32_t>(t.topology),
           data_or_null<int32_t>(t.seams),
@@ -176,9 +178,9 @@ struct Marks {
         edges(new_empty(t.positions, {t.batch(), t.triangles.size(0)}, ScalarType::Byte)),
         crossings(new_zeros(t.positions, {t.batch(), t.triangle_id.size(1), t.triangle_id.size(2)}, ScalarType::Byte)) {
     const SegmentMesh mesh = mesh_of(t, facing);
-    dispatch_floating(t.given_positions, [&](auto zero) {
+    dispatch_floating(t.positions, [&](auto zero) {
       using scalar_t = decltype(zero);
-      const RasterMesh<scalar_t> given{data<scalar_t>(t.given_positions),
+      const RasterMesh<scalar_t> given{data<scalar_t>(t.positions),
                                        mesh.mesh.triangles,
                                        mesh.mesh.ranges,
                                        mesh.mesh.item_stride,

@@ -72,7 +72,7 @@ struct CrossingFinder {
     const int32_t row = static_cast<int32_t>(within / width);
     Window window;
     window.load_ids(in.viewport, triangle_id, item, static_cast<int32_t>(within - row * width), row);
-    window.for_each_triangle([&](int32_t triangle) {
+    window.for_each_triangle(window.covered_cells(), [&](int32_t triangle) {
       window.face_id[window.count] = triangle;
       if (in.face(item, triangle, {window.column + 0.5, row + 0.5}, &window.faces[window.count])) ++window.count;
     });

@@ -27,9 +27,10 @@ struct ClipEdges {
   }
 };
 
-// Calls body(edge index, walk) for the edge-pixel pairs [begin, end); pair offsets[e] is the first of edge e.
+// Calls body(pair, segment, walk, &aside) for the edge-pixel pairs [begin, end); pair offsets[e] is the first of edge
+// e.
 template <class F>
-void for_each_pair(const EdgeSegment* segments, const int64_t* offsets, int64_t edges, int32_t width, int32_t height,
+void for_each_pair(const SegmentMesh& in, const EdgeSegment* segments, const int64_t* offsets, int64_t edges,
                    int64_t begin, int64_t end, const F& body) {
   int64_t low = 0, high = edges;  // the last edge with offsets[e] <= begin
   while (high - low > 1) {
@@ -39,10 +40,11 @@ void for_each_pair(const EdgeSegment* segments, const int64_t* offsets, int64_t 
   for (int64_t pair = begin, edge = low; pair < end; ++edge) {
     const int64_t stop = offsets[edge + 1] < end ? offsets[edge + 1] : end;
     if (pair >= stop) continue;
-    PixelWalk walk(segments[edge], width, height);
+    PixelWalk walk(segments[edge], in.viewport.width, in.viewport.height);
     walk.seek(static_cast<int32_t>(pair - offsets[edge]));
+    AsideTriangles aside(in, segments[edge]);
     for (; pair < stop; ++pair) {
-      body(pair, segments[edge], walk);
+      body(pair, segments[edge], walk, &aside);
       walk.advance();
     }
   }
@@ -60,20 +62,22 @@ struct FindEdgePieces {
   bool second_pass;
 
   void operator()(int64_t begin, int64_t end) const {
-    const auto& viewport = finder.in.viewport;
-    for_each_pair(segments, offsets, edges, viewport.width, viewport.height, begin, end,
-                  [&](int64_t pair, const EdgeSegment& segment, const PixelWalk& walk) {
+    for_each_pair(finder.in, segments, offsets, edges, begin, end,
+                  [&](int64_t pair, const EdgeSegment& segment, const PixelWalk& walk, AsideTriangles* aside) {
                     if (second_pass && extra[pair + 1] == extra[pair]) return;
                     int64_t found = 0;
                     if (!second_pass) pieces[pair].pixel = -1;
-                    finder.visit(segment, walk, [&](const EdgePiece& piece) {
-                      EdgePiece* const place = second_pass ? pieces + extra[pair] + found - 1 : pieces + pair;
-                      if ((found > 0) == second_pass) {
-                        *place = piece;
-                        place->segment = static_cast<int32_t>(&segment - segments);
-                      }
-                      ++found;
-                    });
+                    finder.visit(
+                        segment, walk,
+                        [&](const EdgePiece& piece) {
+                          EdgePiece* const place = second_pass ? pieces + extra[pair] + found - 1 : pieces + pair;
+                          if ((found > 0) == second_pass) {
+                            *place = piece;
+                            place->segment = static_cast<int32_t>(&segment - segments);
+                          }
+                          ++found;
+                        },
+                        aside);
                     if (!second_pass) extra[pair] = found > 1 ? found - 1 : 0;
                   });
   }

@@ -62,8 +62,19 @@ DR_HD_CALL bool make_screen_face(const Vec4<double> v[3], const Viewport<double>
   return finish_screen_face(v, line, dot(p[0], line[0]), out);
 }
 
+// A mesh whose positions are float32 or float64, and are read as double.
+struct EitherMesh : RasterMesh<double> {
+  const float* singles;  // [B or 1, V, 4] in the place of `positions`, or null
+
+  DR_HD Vec4<double> vertex(int64_t item, int32_t index) const {
+    if (singles == nullptr) return RasterMesh<double>::vertex(item, index);
+    const float* const p = singles + item * item_stride + static_cast<int64_t>(index) * 4;
+    return {p[0], p[1], p[2], p[3]};
+  }
+};
+
 struct SegmentMesh {
-  RasterMesh<double> mesh;
+  EitherMesh mesh;
   Viewport<double> viewport;
   const int32_t* topology;  // [T, 3] twin corner across each edge; -1: none; -2 - c: next corner c of several
   const int32_t* seams;     // [T, 3] attribute index of each corner, or null

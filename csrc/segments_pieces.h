@@ -25,6 +25,47 @@ DR_HD bool is_sample_beyond(int cell, Vec2<double> m, Vec2<double> n) {
   return (WindowIds::cell_x(cell) + kSampleX - m.x) * n.x + (WindowIds::cell_y(cell) + kSampleY - m.y) * n.y > 0;
 }
 
+// Triangles that lie on one side of an edge's line, as most next to an outline do: they neither hide a part of the edge
+// nor show behind it. Pixel after pixel along an edge shows the same ones, which are told from the others once.
+struct AsideTriangles {
+  Vec2<double> origin, start, normal;  // the line, relative to the origin
+  int32_t ends[2];                     // vertices of the edge
+  uint32_t count = 0;
+  int32_t known[16];  // the last ones
+
+  AsideTriangles(const SegmentMesh& in, const EdgeSegment& segment)
+      : origin{std::floor(segment.start.x) + 0.5, std::floor(segment.start.y) + 0.5},
+        start{segment.start.x - origin.x, segment.start.y - origin.y},
+        normal(segment.outward()) {
+    in.edge_vertices(segment.corner, &ends[0], &ends[1]);
+    for (int32_t& triangle : known) triangle = -1;
+  }
+
+  bool has(int32_t triangle) const {
+    bool found = false;
+    for (const int32_t other : known) found |= other == triangle;
+    return found;
+  }
+
+  // Whether it is one, and from then on is known. Corners have to be further from the line than rounding and slack make
+  // any difference, but for those that end the edge.
+  bool take(const SegmentMesh& in, int64_t item, int32_t triangle) {
+    constexpr double kAside = 1e-3;  // pixels
+    int32_t index[3];
+    if (!in.has(triangle) || !in.mesh.indices(triangle, index)) return false;
+    int sides = 0;
+    for (const int32_t i : index) {
+      if (i == ends[0] || i == ends[1]) continue;
+      const Vec3<double> c = to_pixels(in.vertex(item, i), in.viewport, origin);
+      const double distance = (c.x - start.x * c.z) * normal.x + (c.y - start.y * c.z) * normal.y;
+      sides |= c.z > 0 && magnitude(distance) > kAside * c.z ? (distance > 0 ? 1 : 2) : 3;
+    }
+    if (sides != 1 && sides != 2) return false;
+    known[count++ % 16] = triangle;
+    return true;
+  }
+};
+
 struct PieceFinder {
   SegmentMesh in;
   const int32_t* triangle_id;  // [B, H, W]
@@ -38,9 +79,11 @@ struct PieceFinder {
     Vec2<double> normal;
   };
 
-  // Calls body(piece), which may change it, for every visible piece of the segment in the walk's pixel.
+  // Calls body(piece), which may change it, for every visible piece of the segment in the walk's pixel. `aside`, of the
+  // segment, saves time.
   template <class F>
-  DR_HD void visit(const EdgeSegment& segment, const PixelWalk& walk, const F& body) const {
+  DR_HD void visit(const EdgeSegment& segment, const PixelWalk& walk, const F& body,
+                   AsideTriangles* aside = nullptr) const {
     double from, to;
     walk.interval(&from, &to);
     Cell cell;
@@ -54,7 +97,7 @@ struct PieceFinder {
     cell.step = {(to - from) * dx, (to - from) * dy};
     cell.z = segment.start.z + from * dz;
     cell.step_z = (to - from) * dz;
-    if (!load_faces(segment, cell, &window)) return;
+    if (!load_faces(segment, cell, &window, aside)) return;
     cell.normal = segment.outward();
     double cuts[3 * kMostFaces + 2];
     const int last = find_cuts(window, cell, cuts);
@@ -99,13 +142,14 @@ struct PieceFinder {
   }
 
   // Takes the triangles that the segment passes over or under, without the edge's own. False if one hides all of it.
-  DR_HD_CALL bool load_faces(const EdgeSegment& segment, const Cell& cell, Window* window) const {
+  DR_HD_CALL bool load_faces(const EdgeSegment& segment, const Cell& cell, Window* window,
+                             [[maybe_unused]] AsideTriangles* aside) const {
     const Vec2<double> end{cell.p.x + cell.step.x, cell.p.y + cell.step.y};
     const Vec2<double> origin{window->column + 0.5, window->row + 0.5};
     mark_own(segment, window);
     bool hidden = false;
     const auto take = [&](int32_t triangle) {
-      if (hidden || segment.is_incident(in, triangle)) return;
+      if (hidden) return;
       ScreenFace* const face = &window->faces[window->count];
       bool covers = true;
       if (!make_face_over(segment.item, triangle, origin, cell.p, end, face, &covers)) return;
@@ -113,14 +157,25 @@ struct PieceFinder {
                is_in_front(face->depth.at(end), cell.z + cell.step_z);
       window->face_id[window->count++] = triangle;
     };
-    window->for_each_triangle(take);
+    uint32_t cells = window->covered_cells();
+    for (int c = 0; c < kWindowCells; ++c) cells &= ~((window->own[c] ? 1u : 0u) << c);
+#if defined(__CUDA_ARCH__)
+    window->for_each_triangle(cells, take);
+#else
+    if (aside != nullptr) {
+      for (int c = 0; c < kWindowCells; ++c) cells &= ~((aside->has(window->id[c]) ? 1u : 0u) << c);
+    }
+    window->for_each_triangle(cells, [&](int32_t triangle) {
+      if (aside == nullptr || !aside->take(in, segment.item, triangle)) take(triangle);
+    });
+#endif
     if (segment.around == 0 || hidden) return !hidden;
     in.for_each_around(segment.corner, [&](int32_t index, int32_t corner) {
       const int32_t triangle = corner / 3;
       if ((segment.around >> index & 1) == 0 || window->shows(triangle)) return;
       bool is_known = false;  // two ways around a corner may lead to one triangle
       for (int f = 0; f < window->count; ++f) is_known = is_known || window->face_id[f] == triangle;
-      if (!is_known) take(triangle);
+      if (!is_known && !segment.is_incident(in, triangle)) take(triangle);
     });
     return !hidden;
   }

@@ -81,25 +81,38 @@ struct WindowIds {
                       int32_t r) {
     column = c;
     row = r;
-    const int32_t* const image = triangle_id + item * viewport.width * viewport.height;
+    const int64_t width = viewport.width;
+    const int32_t* const pixel = triangle_id + (item * viewport.height + r) * width + c;
+    const bool inner = c > 0 && r > 0 && c + 1 < viewport.width && r + 1 < viewport.height;
     for (int cell = 0; cell < kWindowCells; ++cell) {
-      const int32_t x = c + cell % 3 - 1, y = r + cell / 3 - 1;
-      const bool outside = x < 0 || y < 0 || x >= viewport.width || y >= viewport.height;
-      id[cell] = outside ? -2 : image[static_cast<int64_t>(y) * viewport.width + x];
+      const int32_t x = cell % 3 - 1, y = cell / 3 - 1;
+      const bool outside = !inner && (c + x < 0 || r + y < 0 || c + x >= viewport.width || r + y >= viewport.height);
+      id[cell] = outside ? -2 : pixel[y * width + x];
       own[cell] = false;
     }
   }
 
-  // Calls body(triangle) for the distinct triangles, that of the pixel itself first: it hides most of what is hidden.
+  // Calls body(triangle) for the distinct triangles of some cells (bit c: cell c), that of the pixel itself first: it
+  // hides most of what is hidden.
   template <class F>
-  DR_HD void for_each_triangle(const F& body) const {
+  DR_HD void for_each_triangle(uint32_t cells, const F& body) const {
     constexpr int kCentre = 4;
-    if (id[kCentre] >= 0) body(id[kCentre]);
+    if ((cells >> kCentre & 1) != 0) body(id[kCentre]);
     for (int cell = 0; cell < kWindowCells; ++cell) {
-      bool known = id[cell] < 0 || id[cell] == id[kCentre];
+      if ((cells >> cell & 1) == 0) continue;
+      bool known = id[cell] == id[kCentre];
       for (int earlier = 0; earlier < cell; ++earlier) known = known || id[earlier] == id[cell];
       if (!known) body(id[cell]);
     }
+  }
+
+  DR_HD uint32_t covered_cells() const {
+    uint32_t cells = 0, bit = 1;
+    for (const int32_t triangle : id) {
+      cells |= triangle >= 0 ? bit : 0;
+      bit <<= 1;
+    }
+    return cells;
   }
 };
 

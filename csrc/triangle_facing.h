@@ -44,10 +44,10 @@ DR_HD void edge_vertices(const int32_t* triangles, int32_t corner, int32_t* a, i
 }
 
 // Whether vertex `first` rather than `second` lies where `a` does.
-template <class scalar_t>
-DR_HD_CALL bool is_nearer(const RasterMesh<scalar_t>& mesh, int64_t item, int32_t a, int32_t first, int32_t second) {
-  const Vec4<scalar_t> p = mesh.vertex(item, a), q = mesh.vertex(item, first), r = mesh.vertex(item, second);
-  const auto distance = [&](Vec4<scalar_t> v) {
+template <class Mesh>
+DR_HD_CALL bool is_nearer(const Mesh& mesh, int64_t item, int32_t a, int32_t first, int32_t second) {
+  const auto p = mesh.vertex(item, a), q = mesh.vertex(item, first), r = mesh.vertex(item, second);
+  const auto distance = [&](const auto& v) {
     return magnitude(v.x - p.x) + magnitude(v.y - p.y) + magnitude(v.z - p.z) + magnitude(v.w - p.w);
   };
   return distance(q) <= distance(r);
@@ -55,8 +55,8 @@ DR_HD_CALL bool is_nearer(const RasterMesh<scalar_t>& mesh, int64_t item, int32_
 
 // Whether the edges opposite to two corners, which join the same two places, run in the same direction: triangles of
 // opposite winding meet there.
-template <class scalar_t>
-DR_HD bool same_direction(const RasterMesh<scalar_t>& mesh, int64_t item, int32_t corner, int32_t other) {
+template <class Mesh>
+DR_HD bool same_direction(const Mesh& mesh, int64_t item, int32_t corner, int32_t other) {
   int32_t a, b, first, second;
   edge_vertices(mesh.triangles, corner, &a, &b);
   edge_vertices(mesh.triangles, other, &first, &second);

@@ -9,6 +9,7 @@ from typing import NoReturn
 import numpy
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ._autograd import is_captured
 
@@ -95,10 +96,29 @@ def check_vertex_range(function: str, triangles: torch.Tensor, count: int, owner
     """Every index in [0, count): always on the CPU, on CUDA if set_checks asked for it."""
     if triangles.numel() == 0 or not can_read(triangles):
         return
-    low, high = (int(bound) for bound in torch.aminmax(triangles.detach()))
+    low, high = _bounds(triangles)
     if low < 0 or high >= count:
         wrong = low if low < 0 else high
         raise ValueError(f"{function}: triangles refers to vertex {wrong} but {owner} has {count} vertices.")
+
+
+_known_bounds = WeakIdKeyDictionary()
+
+
+def _bounds(tensor: torch.Tensor) -> tuple[int, int]:
+    """Smallest and largest value.
+
+    Index arrays go through one op after another: they are read once for all of them, and again if torch changed them in
+    place. What numpy changes in memory that it shares goes unseen; kernels never read outside of their arrays anyway.
+    """
+    version = None if tensor.is_inference() else tensor._version
+    known = _known_bounds.get(tensor)
+    if known is not None and version is not None and known[0] == version:
+        return known[1]
+    low, high = torch.aminmax(tensor.detach())
+    bounds = int(low), int(high)
+    _known_bounds[tensor] = version, bounds
+    return bounds
 
 
 def check_triangle_id(function: str, argument: str, triangle_id: torch.Tensor) -> None:
@@ -121,7 +141,7 @@ def check_rows(function: str, triangles: torch.Tensor, triangle_id: torch.Tensor
     """Every visible triangle is a row of `triangles`: on the CPU, on CUDA if set_checks asked for it."""
     if triangle_id.numel() == 0 or not can_read(triangle_id):
         return
-    highest = int(triangle_id.max())
+    highest = _bounds(triangle_id)[1]
     if highest >= triangles.shape[0]:
         raise ValueError(
             f"{function}: triangles has {triangles.shape[0]} rows but fragments show triangle {highest}. "

@@ -86,3 +86,20 @@ def test_fragments_of_the_wrong_size_are_named():
     fragments = dr.rasterize(square(0.4).detach(), TRIANGLES, (8, 8))
     with pytest.raises(ValueError, match="fragments.barycentrics must have shape"):
         dr.interpolate(torch.rand(4, 2), TRIANGLES, fragments._replace(barycentrics=fragments.barycentrics[:, 1:]))
+
+
+def test_index_arrays_changed_in_place_are_checked_again():
+    """Ranges of indices are remembered from op to op."""
+    positions, triangles = square(0.4).detach(), TRIANGLES.clone()
+    fragments = dr.rasterize(positions, triangles, (8, 8))
+    attributes = torch.rand(4, 2)
+    dr.interpolate(attributes, triangles, fragments)
+    fragments.triangle_id[0, 4, 4] = 9
+    with pytest.raises(ValueError, match="triangles has 2 rows but fragments show triangle 9"):
+        dr.interpolate(attributes, triangles, fragments)
+    fragments.triangle_id[0, 4, 4] = 1
+    dr.interpolate(attributes, triangles, fragments)
+    triangles[1, 2] = 7
+    for _ in range(2):
+        with pytest.raises(ValueError, match="triangles refers to vertex 7"):
+            dr.rasterize(positions, triangles, (8, 8))
