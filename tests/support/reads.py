@@ -35,7 +35,8 @@ class Reads(TorchDispatchMode):
         )
         if name.startswith(READS) or indexed_by_bool:
             self.found.append(name)
-        self.operators.append(f"{func} {_described(args)} {_described(kwargs)}")
+        if not name.startswith("profiler"):
+            self.operators.append(f"{func} {_described(args)} {_described(kwargs)}")
         return func(*args, **kwargs)
 
     def __enter__(self) -> Reads:
