@@ -53,6 +53,25 @@ def test_gradient_is_that_of_scaled_cotangents(scene, least_width, derivatives):
     assert torch.equal(torch.autograd.grad(floats(again), positions, grads)[0], found)
 
 
+@pytest.mark.parametrize("algorithm", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_the_narrowest_triangles_give_finite_gradients(dtype, algorithm):
+    """Along a row of centres, from a tenth of it to below the smallest number: nothing is left of 1 / width."""
+    triangles, ids = torch.tensor([[0, 1, 2]], dtype=torch.int32), torch.zeros(1, 1, 4, dtype=torch.int32)
+    largest = []
+    for exponent in range(1, 45):
+        width = 10.0**-exponent
+        points = [[-4.0, -width, 0.3, 1.0], [4.0, -0.9 * width, 0.1, 1.0], [0.0, width, 0.2, 1.0]]
+        positions = torch.tensor([points], dtype=dtype)
+        grads = [rnd(1, 1, 4, 2, dtype=dtype), rnd(1, 1, 4, dtype=dtype), None]
+        call = torch.ops.diffrender.rasterize_backward
+        grad = call(positions, triangles, ids, *grads, algorithm, 1, 0, 0.125)
+        assert grad.isfinite().all()
+        largest.append(float(grad.abs().max()))
+    assert max(largest) < 2 * largest[0]
+    assert min(largest[:15]) > 0.5 * largest[1]
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
 @pytest.mark.parametrize("scene", ["cube", "two layers, one behind the camera"])
 def test_forward_mode_is_scaled_alike(scene):

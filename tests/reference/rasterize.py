@@ -273,6 +273,27 @@ def gradient_share(derivatives, least_width):
     return (width / least_width).clamp(max=1)
 
 
+def slowed(values, positions, triangles, triangle_id, least_width):
+    """A function of the floats of fragments whose derivative at `positions` is that of fragments with `least_width`.
+
+    It moves away from `values`, the floats at `positions`, by shares of how far its argument does; the shares are
+    constants. So finite differences and autograd of it have the derivative to compare with. Where the argument already
+    has the gradient of `least_width` (`has_it`), its value is changed alone.
+    """
+    share = gradient_share(fragment_values(positions, triangles, triangle_id, True).derivatives, least_width)
+    shares = [share.reshape(*share.shape, *[1] * (x.dim() - 3)) for x in values]
+
+    def take(floats, has_it, rows=slice(None)):
+        results = []
+        for x, whole_start, whole_part in zip(floats, values, shares, strict=True):
+            start, part = whole_start[:, rows], whole_part[:, rows]
+            slow = start.to(x) + part.to(x) * (x - start.to(x))
+            results.append(x + (slow - x).detach() if has_it else slow)
+        return tuple(results)
+
+    return take
+
+
 def safe_ratio(numerator, denominator, tiny):
     """numerator / denominator, and 0 with zero gradient where the denominator is below the smallest normal number."""
     usable = denominator.abs() >= tiny

@@ -34,6 +34,7 @@ def contract() -> Contract:
             example("two cubes without derivatives", cube_pair, cube_triangles, derivatives=False),
             example("rows of a cube", *turned_cube(), rows=(2, 5)),
             example("rows of two cubes without derivatives", cube_pair, cube_triangles, rows=(3, 6), derivatives=False),
+            example("rows of narrow triangles", *turned_cube(), rows=(2, 5), least_width=6.0),
         ],
         dispatcher_calls=dispatcher_calls,
         bad_calls=bad_calls(),
@@ -43,7 +44,9 @@ def contract() -> Contract:
     )
 
 
-def example(label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, derivatives=True, rows=None) -> Example:
+def example(
+    label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, derivatives=True, rows=None, least_width=0.0
+) -> Example:
     triangle_id = seen(positions, triangles, size)
     first, last = rows or (0, triangle_id.shape[1])
     band = triangle_id[:, first:last].contiguous()
@@ -52,15 +55,21 @@ def example(label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, deri
     def floats(fragments):
         return tuple(x for x in fragments[1:] if x is not None)
 
+    def values(clip_positions):
+        return floats(reference_rasterize.fragment_values(clip_positions, triangles, triangle_id, derivatives))
+
+    slowed = reference_rasterize.slowed(values(positions), positions, triangles, triangle_id, least_width)
+
     def call(clip_positions):
-        return floats(
-            dr.fragments_at(
-                clip_positions, triangles, band, height=size[0], first_row=first, derivatives=derivatives
-            )
+        fragments = dr.fragments_at(
+            clip_positions, triangles, band, height=size[0], first_row=first, derivatives=derivatives,
+            least_width=least_width,
         )  # fmt: skip
+        return slowed(floats(fragments), True, slice(first, last)) if least_width > 0 else floats(fragments)
 
     def reference(clip_positions):
-        whole = floats(reference_rasterize.fragment_values(clip_positions, triangles, triangle_id, derivatives))
+        whole = values(clip_positions)
+        whole = slowed(whole, False) if least_width > 0 else whole
         return tuple(x[:, first:last] for x in whole)
 
     return Example(label, {"clip_positions": positions}, call, reference)
@@ -100,6 +109,8 @@ def bad_calls() -> list[BadCall]:
         bad("another batch", ValueError, "fragments_at: clip_positions must have the batch size", triangle_id=ids[:1]),
         bad("band below the image", ValueError, "fragments_at: first_row must lie in", height=SIZE[0], first_row=1),
         bad("negative row", ValueError, "fragments_at: first_row must lie in", first_row=-1),
+        bad("negative width", ValueError, "fragments_at: least_width must be a number of pixels, 0 or more",
+            least_width=-1.0),
         bad("another device", ValueError, f"fragments_at: .* is on {DEVICE.type}.* but .* is on meta",
             clip=positions.to("meta")),
     ]  # fmt: skip

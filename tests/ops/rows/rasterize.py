@@ -38,6 +38,8 @@ def contract() -> Contract:
             example("cube shared by ranges", *turned_cube(), ranges=ranges, derivatives=False),
             example("back faces of a cube", *turned_cube(), cull="front"),
             example("tenth of a pixel", *sub_pixel_triangle()),
+            example("narrow triangles", *turned_cube(), least_width=6.0),
+            example("narrow triangles without derivatives", *turned_cube(), derivatives=False, least_width=6.0),
         ],
         dispatcher_calls=dispatcher_calls,
         bad_calls=bad_calls(),
@@ -47,7 +49,9 @@ def contract() -> Contract:
     )
 
 
-def example(label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, derivatives=True, **options) -> Example:
+def example(
+    label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, derivatives=True, least_width=0.0, **options
+) -> Example:
     """Without derivatives another kernel makes the gradient on the CPU."""
     triangle_id = seen(positions, triangles, size, **options)
     assert (triangle_id >= 0).any()
@@ -55,11 +59,19 @@ def example(label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, deri
     def floats(fragments):
         return tuple(x for x in fragments[1:] if x is not None)
 
+    def values(clip_positions):
+        return floats(reference_rasterize.fragment_values(clip_positions, triangles, triangle_id, derivatives))
+
+    slowed = reference_rasterize.slowed(values(positions), positions, triangles, triangle_id, least_width)
+
     def call(clip_positions):
-        return floats(dr.rasterize(clip_positions, triangles, size, derivatives=derivatives, **options))
+        fragments = dr.rasterize(
+            clip_positions, triangles, size, derivatives=derivatives, least_width=least_width, **options
+        )
+        return slowed(floats(fragments), True) if least_width > 0 else floats(fragments)
 
     def reference(clip_positions):
-        return floats(reference_rasterize.fragment_values(clip_positions, triangles, triangle_id, derivatives))
+        return slowed(values(clip_positions), False) if least_width > 0 else values(clip_positions)
 
     return Example(label, {"clip_positions": positions}, call, reference)
 
@@ -118,6 +130,8 @@ def bad_calls() -> list[BadCall]:
         bad("ranges of another batch", ValueError, "rasterize: ranges", ranges=torch.tensor([[0, 3]] * 3)),
         bad("beneath of another size", ValueError, "rasterize: beneath", beneath=other),
         bad("beneath that is no fragments", TypeError, "rasterize: beneath must be", beneath=other.triangle_id),
+        bad("negative width", ValueError, "rasterize: least_width must be a number of pixels, 0 or more",
+            least_width=-1.0),
         bad("positions on another device", ValueError, f"rasterize: .* is on {DEVICE.type}.* but .* is on meta",
             clip=positions.to("meta")),
     ]  # fmt: skip
