@@ -50,7 +50,7 @@ def render(
     **options: str,
 ) -> torch.Tensor:
     """The renderer under test, from the ops: (H, W, 3). `interior` as of `Renderer`; `options` go to `dr.antialias`."""
-    least_width = 1 / 8 if interior == "steady" else 0.0
+    least_width = 1 / 16 if interior == "steady" else 0.0
     fragments = dr.rasterize(clip_pos, faces, (height, width), least_width=least_width)
     samples = fragments
     if interior == "flow":

@@ -52,7 +52,7 @@ _SMOOTHABLE = ("color", "alpha", "depth", "normal", "position", "texcoord", "alb
 _OUTPUTS = (*_SMOOTHABLE, "mask", "triangle_id", "material_id")
 # Of recompute="tiles": so many bands at least, and so many pixels of all items in one at most.
 _BANDS, _BAND_PIXELS = 8, 1 << 16
-_LEAST_WIDTH = 1 / 8  # pixels, of interior="steady"
+_LEAST_WIDTH = 1 / 16  # pixels, of interior="steady"
 
 Lights = Light | PackedLights | EnclosingLight | Sequence[Light | PackedLights | EnclosingLight]
 
@@ -68,10 +68,10 @@ class Renderer:
             (`diffrender.coverage`); it costs several times as much, reads textures without mips, takes no transparent
             materials, and shades every fragment once per item where lights or materials have a batch. None leaves point
             samples, whose gradient knows nothing of moving silhouettes.
-        interior: "steady" differentiates what the stages compute at the pixel centres, but triangles narrower than 1/8
-            pixel at the centre give their positions only a part of it, width / (1/8 pixel): one that is seen on edge
-            may else outweigh all others. "exact" gives all of it. "flow" takes the picture's own differences for how
-            the nearest surfaces change when they move, which is better for structures about a pixel wide.
+        interior: "steady" differentiates what the stages compute at the pixel centres, but triangles narrower than
+            1/16 pixel at the centre give their positions only a part of it, width / (1/16 pixel): one that is seen on
+            edge may else outweigh all others. "exact" gives all of it. "flow" takes the picture's own differences for
+            how the nearest surfaces change when they move, which is better for structures about a pixel wide.
         visibility: of edges="segments": "window" decides what hides an edge by the pixels around it, "exact" by all
             triangles, which finds what is too thin to show at any pixel's centre.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C); or an

@@ -42,7 +42,7 @@ def test_segments_reach_the_targets_of_the_default():
     assert median(results, "smooth", "colour") <= 0.025
     assert statistics.median(r["image"]["rmse"] for r in results) <= 0.006
     # 2.00 with interior="exact": faces of 2 to 3 pixels in random colours, some of them seen on edge.
-    assert max(r["weights"]["smooth"]["vert"]["rel"] for r in results) <= 0.75
+    assert max(r["weights"]["smooth"]["vert"]["rel"] for r in results) <= 0.95
 
 
 def test_segments_with_flow_reach_every_target():

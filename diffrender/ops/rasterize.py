@@ -61,7 +61,7 @@ def rasterize(
         least_width: pixels. Where a triangle is narrower, on screen at the pixel's centre, the gradient of that pixel
             is multiplied by width / least_width. 0 changes nothing. One triangle seen on edge may else outweigh all
             others: the chance to hit it is about its width, and the gradient there about 1 / width. Good for fits is
-            1/8, which `Renderer` takes.
+            1/16, which `Renderer` takes.
 
     Returns:
         Fragments. Near and far planes cut (|z| <= w). At equal depth the lowest triangle index is shown. Triangles

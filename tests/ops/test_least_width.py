@@ -131,7 +131,7 @@ def test_a_triangle_on_edge_does_not_outweigh_the_rest(edges):
     # Four times narrower, four times steeper; what it should be does not depend on the width.
     assert exact[2] > 8 * exact[0]
     assert max(truth) < 1.1 * min(truth)
-    assert max(steady) < 10 * max(truth), (steady, truth)
+    assert max(steady) < 20 * max(truth), (steady, truth)
 
 
 @pytest.mark.parametrize("recompute", [True, False, "tiles"])
@@ -146,7 +146,7 @@ def test_steady_is_the_default_and_changes_narrow_triangles_only(recompute):
 
 
 def test_a_part_of_the_gradient_is_lost_in_proportion():
-    """Without an edge op there is nothing but the interior: of a triangle 1/80 pixel wide a tenth of it is left."""
-    _, steady = gradient(1 / 80, edges=None)
-    _, exact = gradient(1 / 80, edges=None, interior="exact")
+    """Without an edge op there is nothing but the interior: of a triangle 1/160 pixel wide a tenth of it is left."""
+    _, steady = gradient(1 / 160, edges=None)
+    _, exact = gradient(1 / 160, edges=None, interior="exact")
     torch.testing.assert_close(steady, exact / 10, rtol=1e-6, atol=1e-9)
