@@ -289,8 +289,13 @@ struct CoverageBackwardCpu {
   CoverageBackward kernel;
   int64_t longest;
 
-  bool is_pair(int64_t k, int64_t count) const {
-    return count == 2 && (kernel.kinds[k] == FragmentKind::center || kernel.kinds[k + 1] == FragmentKind::center);
+  // The one at the centre of a smooth surface's pixel of a few fragments, -1 of another pixel.
+  int center_of(int64_t k, int64_t count) const {
+    if (count < 2 || count > CornersPerTriangle::kMost) return -1;
+    for (int i = 0; i < count; ++i) {
+      if (kernel.kinds[k + i] == FragmentKind::center) return i;
+    }
+    return -1;
   }
 
   void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
@@ -310,10 +315,11 @@ struct CoverageBackwardCpu {
         if (count == 0) continue;
         if (count == 1 && kernel.kinds[k] == FragmentKind::whole && lists.has(k)) {
           out.add_whole(at.item, static_cast<int32_t>(p - row), at.row, k);
-        } else if (!is_pair(k, count) || !out.add_pair({at.item, static_cast<int32_t>(p - row), at.row}, k,
-                                                       kernel.kinds[k] == FragmentKind::center ? 0 : 1)) {
-          kernel.pixel(p, scratch, out);
+          continue;
         }
+        const int center = center_of(k, count);
+        const CoverageLists::PixelPlace here = {at.item, static_cast<int32_t>(p - row), at.row};
+        if (center < 0 || !out.add_star(here, k, static_cast<int>(count), center)) kernel.pixel(p, scratch, out);
       }
     }
     out.finish();

@@ -2,7 +2,7 @@
 // the triangle.
 #pragma once
 
-#include "coverage_lists.h"
+#include "coverage_layers.h"
 
 namespace diffrender {
 
@@ -70,41 +70,76 @@ struct CoverageForward {
     // What lies behind a smooth surface need not be looked at.
     const int winding = list.count > 1 ? lists.front_winding(list, at) : 0;
     int count, center;
-    bool whole = find(list, at, winding, scratch.candidates, &count, &center);
-    if (winding != 0 && center < 0) whole = find(list, at, 0, scratch.candidates, &count, &center);
+    bool whole = find(list, at, winding, scratch, &count, &center);
+    if (winding != 0 && center < 0) whole = find(list, at, 0, scratch, &count, &center);
     if (count == 0) return 0;
     if (whole || (center >= 0 && merge)) {
       here.set(candidates[whole ? 0 : center], {1, 0, 0}, 1, FragmentKind::whole);
       return 1;
     }
+    if (center < 0) {
+      const int shown = show_front_layer({candidates, count, false, lists.square(at)}, scratch, here);
+      if (shown >= 0) return shown;
+    }
     return show_parts({candidates, count, center >= 0, lists.square(at)}, center, scratch.stack, here);
   }
 
   // Whether the pixel has but one candidate, which covers it. If not, `center` is that of a smooth surface, or -1.
-  DR_HD bool find(const PixelList& list, const CoverageLists::PixelPlace& at, int winding, Candidate* candidates,
-                  int* count, int* center) const {
-    *count = lists.collect(list, at, winding, candidates);
-    const bool whole = *count == 1 && candidates[0].sides == 0;
-    *center = whole ? 0 : lists.keep_smooth_surface(at, candidates, count);
+  DR_HD bool find(const PixelList& list, const CoverageLists::PixelPlace& at, int winding,
+                  const CoverageScratch& scratch, int* count, int* center) const {
+    *count = lists.collect(list, at, winding, scratch.candidates);
+    const bool whole = *count == 1 && scratch.candidates[0].sides == 0;
+    if (!whole) lists.find_partners(at, scratch.candidates, *count, scratch.edges);
+    *center = whole ? 0 : lists.keep_smooth_surface(scratch.candidates, count);
     return whole;
+  }
+
+  // The front layer of a closed surface, where nothing else is seen; -1 where that is not so. See coverage_layers.h.
+  DR_HD_CALL static int show_front_layer(const PixelCandidates& pixel, const CoverageScratch& scratch,
+                                         const FragmentArrays& here) {
+    const int front = front_layer(pixel.list, pixel.count);
+    if (front == 0) return -1;
+    const double area = pixel.square.area();
+    bool apart = true;
+    int shown = 0;
+    for (int i = 0; i < pixel.count; ++i) {
+      if ((pixel.list[i].record->determinant > 0) != (front > 0)) continue;
+      Moments m = {0, 0, 0};
+      if (!front_moments(pixel, i, scratch.stack, &m, &apart)) {
+        for (int k = 0; k < i; ++k) here.clear(pixel.list[k].slot);
+        return -1;
+      }
+      if (!(m.area >= 10 * kSmallestArea)) continue;
+      here.set(pixel.list[i], m, area, FragmentKind::any);
+      ++shown;
+    }
+    for (int i = 0; i < pixel.count && apart; ++i) here.kind[pixel.list[i].slot] = FragmentKind::apart;
+    return shown;
   }
 
   DR_HD_CALL static int show_parts(const PixelCandidates& pixel, int center, Piece* stack, const FragmentArrays& here) {
     const double area = pixel.square.area();
+    const bool star = CoverageLists::is_star(pixel, center);
     Moments rest = pixel.square.moments();
     int shown = 0;
-    for (int i = 0; i < pixel.count; ++i) {
-      if (CoverageLists::is_rest(pixel, center, i)) continue;
-      int pieces;
-      const Moments m = CoverageLists::visible_moments(pixel, i, stack, nullptr, &pieces);
-      rest = {rest.area - m.area, rest.x - m.x, rest.y - m.y};
-      if (!(m.area >= 10 * kSmallestArea)) continue;
+    const auto add = [&](int i, const Moments& m) {
+      if (!(m.area >= 10 * kSmallestArea)) return;
       here.set(pixel.list[i], m, area, i == center ? FragmentKind::center : FragmentKind::any);
       ++shown;
+    };
+    for (int i = 0; i < pixel.count; ++i) {
+      if (star && i == center) continue;
+      int pieces;
+      const Moments m = CoverageLists::visible_moments(pixel, i, stack, nullptr, &pieces);
+      rest = rest.minus(m);
+      add(i, m);
     }
-    if (!CoverageLists::is_rest(pixel, center, center)) return shown;
-    here.set(pixel.list[center], rest, area, FragmentKind::center);
-    return shown + 1;
+    if (!star) return shown;
+    int pieces;
+    add(center, rest.area >= CoverageLists::kLeastRest
+                    ? rest
+                    : CoverageLists::visible_moments(pixel, center, stack, nullptr, &pieces));
+    return shown;
   }
 };
 

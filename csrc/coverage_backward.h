@@ -66,14 +66,15 @@ struct CoverageBackward {
     const int count = lists.collect(list, at, 0, scratch.candidates);
     const bool whole = count == 1 && (candidates[0].sides == 0 || kinds[begin] == FragmentKind::whole);
     int center = -1;
+    bool apart = false;
     for (int i = 0; i < count; ++i) {
-      if (kinds[begin + candidates[i].slot] == FragmentKind::center) center = i;
+      const FragmentKind kind = kinds[begin + candidates[i].slot];
+      if (kind == FragmentKind::center) center = i;
+      apart = apart || kind == FragmentKind::apart;
     }
-    const PixelCandidates pixel = {candidates, count, center >= 0, lists.square(at)};
+    const PixelCandidates pixel = {candidates, count, apart || center >= 0, lists.square(at)};
     for (int i = 0; i < count; ++i) scratch.gradients[i] = CandidateGradient{};
-    if (lists.is_rest(pixel, center, center)) {
-      two_neighbours(begin, pixel, center, scratch);
-    } else {
+    if (!lists.is_star(pixel, center) || !star(begin, pixel, center, scratch)) {
       for (int i = 0; i < count; ++i) candidate(begin, pixel, i, whole, scratch);
     }
     return count;
@@ -105,17 +106,23 @@ struct CoverageBackward {
     }
   }
 
-  // Two triangles that share the edge between them: its integral once, over the jump.
-  DR_HD void two_neighbours(int64_t begin, const PixelCandidates& pixel, int center,
-                            const CoverageScratch& scratch) const {
-    const int other = 1 - center;
+  // Triangles that share edges with the one at the centre: the integral of each edge once, over the jump. False, and
+  // nothing done, where they leave little of it.
+  DR_HD_CALL bool star(int64_t begin, const PixelCandidates& pixel, int center, const CoverageScratch& scratch) const {
     int pieces = 0;
-    const Moments m = lists.visible_moments(pixel, other, scratch.stack, scratch.kept, &pieces);
-    const Moments all = pixel.square.moments();
-    Line jump = integrand(begin, pixel, center, {all.area - m.area, all.x - m.x, all.y - m.y}, scratch).times(-1);
-    if (!(m.area >= kSmallestArea)) return;
-    add_line(&jump, 1, integrand(begin, pixel, other, m, scratch));
-    for (int n = 0; n < pieces; ++n) at_boundary(scratch.kept[n], jump, other, pixel.list, scratch.gradients);
+    Moments rest = pixel.square.moments();
+    for (int i = 0; i < pixel.count; ++i) {
+      if (i != center) rest = rest.minus(lists.visible_moments(pixel, i, scratch.stack, nullptr, &pieces));
+    }
+    if (rest.area < CoverageLists::kLeastRest) return false;
+    const Line f = integrand(begin, pixel, center, rest, scratch);
+    for (int i = 0; i < pixel.count; ++i) {
+      if (i == center) continue;
+      const Moments m = lists.visible_moments(pixel, i, scratch.stack, scratch.kept, &pieces);
+      if (!(m.area >= kSmallestArea)) continue;
+      at_boundary(*scratch.kept, integrand(begin, pixel, i, m, scratch).minus(f), i, pixel.list, scratch.gradients);
+    }
+    return true;
   }
 
   // f_i, after the gradient at a fixed middle.
@@ -276,34 +283,48 @@ struct CornersPerTriangle {
     if (kernel.grad_depth.given()) add_moved(&sum.depth, {0, 0, kernel.grad_depth.at(k)}, u, v);
   }
 
-  // Two fragments k and k + 1 of which one line cuts the one that is not `center`: CoverageBackward::two_neighbours,
-  // without candidates and at once relative to the first pixels of their boxes. False where it is not one line.
-  DR_HD bool add_pair(const CoverageLists::PixelPlace& at, int64_t k, int center) const {
+  static constexpr int kMost = 4;  // fragments of a pixel that add_star takes
+
+  // CoverageBackward::star for fragments k ... k + count - 1, without candidates and at once relative to the first
+  // pixels of their boxes. False, and nothing done, where they are not that.
+  DR_HD bool add_star(const CoverageLists::PixelPlace& at, int64_t k, int count, int center) const {
     const CoverageLists& lists = kernel.lists;
-    if (!lists.has(k) || !lists.has(k + 1)) return false;
     const TriangleRecord* const first = lists.records + at.item * lists.mesh.triangle_count;
-    const TriangleRecord &inner = first[lists.triangles[k + center]], &beside = first[lists.triangles[k + 1 - center]];
-    if (inner.valid == 0 || beside.valid == 0 || beside.crosses_depth != 0 || inner.crosses_depth != 0) return false;
-    Line line = {0, 0, 0};
-    int name = 0, cuts = 0;
-    for (int n = 0; n < 3; ++n) {
-      const Line side = beside.side[n].moved(at.column - beside.column, at.row - beside.row);
-      const bool cut = side.smallest() < -kSideTolerance;
-      name = cut ? n : name;
-      line = cut ? side : line;
-      cuts += cut ? 1 : 0;
-    }
-    if (cuts != 1) return false;
     const PixelSquare square = lists.square(at);
-    const HalfSquare half = half_square(square, line);
-    const Moments m = half.moments, all = square.moments();
-    if (!(m.area >= kSmallestArea)) return false;
-    if (!kernel.any_gradient(k, 2)) return true;
-    const Line f = integrand(at, k + center, inner, {all.area - m.area, all.x - m.x, all.y - m.y}, square.area());
-    CandidateGradient* sum;
-    const Line g = integrand(at, k + 1 - center, beside, m, square.area(), &sum);
-    const Line along = CoverageBackward::along_edge(half.x[0], half.y[0], half.x[1], half.y[1], g.minus(f));
-    add_moved(&sum->edge[name], along.times(1 / beside.slope[name]), at.column - beside.column, at.row - beside.row);
+    HalfSquare half[kMost];
+    int name[kMost];
+    Moments rest = square.moments();
+    for (int i = 0; i < count; ++i) {
+      if (!lists.has(k + i)) return false;
+      const TriangleRecord& r = first[lists.triangles[k + i]];
+      if (r.valid == 0 || r.crosses_depth != 0) return false;
+      if (i == center) continue;
+      Line line = {0, 0, 0};
+      int cuts = 0;
+      for (int n = 0; n < 3; ++n) {
+        const Line side = r.side[n].moved(at.column - r.column, at.row - r.row);
+        const bool cut = side.smallest() < -kSideTolerance;
+        name[i] = cut ? n : name[i];
+        line = cut ? side : line;
+        cuts += cut ? 1 : 0;
+      }
+      if (cuts != 1) return false;
+      half[i] = half_square(square, line);
+      rest = rest.minus(half[i].moments);
+    }
+    if (rest.area < CoverageLists::kLeastRest) return false;
+    if (!kernel.any_gradient(k, count)) return true;
+    const auto record = [&](int i) -> const TriangleRecord& { return first[lists.triangles[k + i]]; };
+    const Line f = integrand(at, k + center, record(center), rest, square.area());
+    for (int i = 0; i < count; ++i) {
+      if (i == center || !(half[i].moments.area >= kSmallestArea)) continue;
+      CandidateGradient* sum;
+      const Line g = integrand(at, k + i, record(i), half[i].moments, square.area(), &sum);
+      const Line along =
+          CoverageBackward::along_edge(half[i].x[0], half[i].y[0], half[i].x[1], half[i].y[1], g.minus(f));
+      add_moved(&sum->edge[name[i]], along.times(1 / record(i).slope[name[i]]), at.column - record(i).column,
+                at.row - record(i).row);
+    }
     return true;
   }
 

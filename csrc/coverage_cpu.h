@@ -265,7 +265,7 @@ class StripWorker {
       if (center >= 0) {
         if (count == 1 || kernel_.merge) {
           append_center(entries_[begin + center].triangle, at, out);
-        } else if (count != 2 || !append_pair(&entries_[begin], center, at, out)) {
+        } else if (!append_star(&entries_[begin], count, center, at, out)) {
           append_parts(&entries_[begin], count, center, at, out);
         }
         return;
@@ -287,24 +287,25 @@ class StripWorker {
       centers += here ? 1 : 0;
     }
     if (centers != 1) return -1;
-    const RasterMesh<double>& mesh = kernel_.lists.mesh;
-    const int32_t* corners[kMost];
-    for (int i = 0; i < count; ++i) corners[i] = mesh.triangles + static_cast<int64_t>(list[i].triangle) * 3;
+    return has_partners(list, count, at) ? center : -1;
+  }
+
+  // CoverageLists::find_partners: whether each side that cuts the pixel has one, or misses it.
+  bool has_partners(const Entry* list, int count, const CoverageLists::PixelPlace& at) const {
+    CutEdge edges[3 * kMost];
+    int found = 0;
     for (int i = 0; i < count; ++i) {
-      for (int s = 0; s < 3; ++s) {
-        if ((list[i].flags >> s & 1) == 0) continue;
-        const int32_t from = corners[i][s == 2 ? 0 : s + 1], to = corners[i][s == 0 ? 2 : s - 1];
-        int against = 0, along = 0;
-        for (int j = 0; j < count; ++j) {
-          const int32_t* const t = corners[j];
-          against += t[0] == to ? t[1] == from : (t[1] == to ? t[2] == from : (t[2] == to && t[0] == from));
-          along += t[0] == from ? t[1] == to : (t[1] == from ? t[2] == to : (t[2] == from && t[0] == to));
-        }
-        // `along` counts candidate i itself.
-        if ((against != 1 || along != 1) && !kernel_.lists.misses_pixel(at, from, to)) return -1;
-      }
+      const int32_t* const corners = kernel_.lists.mesh.triangles + static_cast<int64_t>(list[i].triangle) * 3;
+      for (int32_t cuts = list[i].flags & kCuts; cuts != 0; cuts &= cuts - 1)
+        edges[found++] = CutEdge::make(corners, __builtin_ctz(cuts), i);
     }
-    return center;
+    if (found == 2) return edges[0].from == edges[1].to && edges[0].to == edges[1].from;
+    match_edges(edges, found);
+    for (const CutEdge* e = edges; e < edges + found; ++e) {
+      if (e->partner == kOpen) return false;
+      if (e->partner == kNoPartner && !kernel_.lists.misses_pixel(at, e->from, e->to)) return false;
+    }
+    return true;
   }
 
   [[gnu::noinline]] void append_center(int32_t triangle, const CoverageLists::PixelPlace& at,
@@ -317,22 +318,30 @@ class StripWorker {
     out->append(triangle, FragmentKind::whole, 1, e[0] * inverse, e[1] * inverse, r.depth.moved(u, v).c);
   }
 
-  // append_parts for two triangles of which one line cuts the other one; false where it is not one line.
-  bool append_pair(const Entry* list, int center, const CoverageLists::PixelPlace& at, StripFragments* out) const {
-    const int32_t cuts = list[1 - center].flags & kCuts;
-    if ((cuts & (cuts - 1)) != 0) return false;
+  // append_parts where each of the others lies beyond one side of the one at the centre; false where not, or where they
+  // leave little of it.
+  bool append_star(const Entry* list, int count, int center, const CoverageLists::PixelPlace& at,
+                   StripFragments* out) const {
     const PixelSquare square = kernel_.lists.square(at);
+    Moments parts[kMost], rest = square.moments();
+    for (int i = 0; i < count; ++i) {
+      const int32_t cuts = list[i].flags & kCuts;
+      if (i == center) continue;
+      if ((cuts & (cuts - 1)) != 0) return false;
+      const TriangleRecord& r = records_[list[i].triangle];
+      const Line line = r.side[__builtin_ctz(cuts)].moved(at.column - r.column, at.row - r.row);
+      parts[i] = half_square(square, line).moments;
+      rest = rest.minus(parts[i]);
+    }
+    if (rest.area < CoverageLists::kLeastRest) return false;
+    parts[center] = rest;
     const double area = square.area();
-    const TriangleRecord& beside = records_[list[1 - center].triangle];
-    const Line line = beside.side[__builtin_ctz(cuts)].moved(at.column - beside.column, at.row - beside.row);
-    const Moments all = square.moments(), m = half_square(square, line).moments;
-    const Moments rest = {all.area - m.area, all.x - m.x, all.y - m.y};
-    for (int i = 0; i < 2; ++i) {
-      if (i != center && !(m.area >= 10 * kSmallestArea)) continue;
+    for (int i = 0; i < count; ++i) {
+      if (!(parts[i].area >= 10 * kSmallestArea)) continue;
       const TriangleRecord& r = records_[list[i].triangle];
       const double u = at.column - r.column, v = at.row - r.row;
       const Line side[3] = {r.side[0].moved(u, v), r.side[1].moved(u, v), r.side[2].moved(u, v)};
-      const Shown shown = Shown::of(r, side, r.depth.moved(u, v), i == center ? rest : m, area);
+      const Shown shown = Shown::of(r, side, r.depth.moved(u, v), parts[i], area);
       out->append(list[i].triangle, i == center ? FragmentKind::center : FragmentKind::any, shown.weight,
                   shown.barycentrics[0], shown.barycentrics[1], shown.depth);
     }
@@ -346,8 +355,7 @@ class StripWorker {
     for (int i = 0; i < count; ++i) {
       Candidate& c = scratch.candidates[i];
       c.make(records_[list[i].triangle], at.column, at.row);
-      c.slot = i;
-      c.triangle = merged_[i] = list[i].triangle;
+      kernel_.lists.name(merged_[i] = list[i].triangle, i, &c);
     }
     CoverageForward::show_parts({scratch.candidates, count, true, kernel_.lists.square(at)}, center, scratch.stack,
                                 here);

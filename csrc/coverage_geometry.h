@@ -29,6 +29,8 @@ constexpr double kDepthTolerance = 1e-13;
 
 constexpr int kNear = 3, kFar = 4, kDepth = 5;  // sides of a triangle: 0, 1, 2 opposite to the corners, then these
 constexpr int32_t kPixelSide = -1;              // label of what does not move
+constexpr int32_t kNoPartner = -1;              // a side that does not cut the pixel
+constexpr int32_t kOpen = -2;                   // a side that cuts it and has no partner
 
 struct Line {
   double x, y, c;
@@ -67,6 +69,8 @@ struct LocalFrame {
 
 struct Moments {
   double area, x, y;  // integrals of 1, u, v
+
+  DR_HD Moments minus(const Moments& o) const { return {area - o.area, x - o.x, y - o.y}; }
 };
 
 // A pixel in its local coordinates. The frame's own border is where it should be.
@@ -148,6 +152,8 @@ struct Candidate {
   int32_t sides;         // their number; 0: the triangle covers the pixel
   int32_t slot;          // place in the list of the pixel
   int32_t triangle;
+  int32_t corner[3];   // of the mesh
+  int32_t partner[3];  // candidate across each side, see CoverageLists::find_partners
 
   // False where no part of the triangle lies in the pixel.
   DR_HD bool make(const TriangleRecord& of, int32_t column, int32_t row) {
@@ -390,9 +396,11 @@ struct PixelCandidates {
   PixelSquare square;
 };
 
-// Calls visit(piece) for convex pieces that together are what the pixel shows of candidate i.
-template <class Visit>
-DR_HD void for_each_visible_piece(const PixelCandidates& pixel, int i, Piece* stack, const Visit& visit) {
+// Calls visit(piece) for convex pieces that together are what the others of the pixel leave of candidate i, but those
+// for which skip(j) holds.
+template <class Skip, class Visit>
+DR_HD void for_each_visible_piece(const PixelCandidates& pixel, int i, Piece* stack, const Skip& skip,
+                                  const Visit& visit) {
   const Candidate* const candidates = pixel.list;
   const int count = pixel.count;
   Piece piece[2];
@@ -404,7 +412,7 @@ DR_HD void for_each_visible_piece(const PixelCandidates& pixel, int i, Piece* st
   while (true) {
     bool visible = true;
     while (visible && p.next < count) {
-      if (p.next == i) {
+      if (p.next == i || skip(p.next)) {
         ++p.next;
         continue;
       }
@@ -416,6 +424,11 @@ DR_HD void for_each_visible_piece(const PixelCandidates& pixel, int i, Piece* st
     if (top == 0) return;
     copy_piece(stack[--top], &p);
   }
+}
+
+template <class Visit>
+DR_HD void for_each_visible_piece(const PixelCandidates& pixel, int i, Piece* stack, const Visit& visit) {
+  for_each_visible_piece(pixel, i, stack, [](int) { return false; }, visit);
 }
 
 }  // namespace diffrender

@@ -1,8 +1,9 @@
-// A pixel that one line cuts, in closed form: what most pixels are that show two triangles, neighbours across an edge.
+// What one or two lines leave of a pixel, in closed form.
 //
-// Seen along the axis that the line is steeper against, every row of the pixel has a part on the inner side, from one
-// and the same border: its length w is a linear function of the row, cut off at 0 and at the whole width W. So the
-// inner side is a trapezoid, of the rows that the line crosses, and a rectangle, of the rows that lie inside.
+// One line is what most pixels have that show two triangles, neighbours across an edge. Seen along the axis that the
+// line is steeper against, every row of the pixel has a part on the inner side, from one and the same border: its
+// length w is a linear function of the row, cut off at 0 and at the whole width W. So the inner side is a trapezoid, of
+// the rows that the line crosses, and a rectangle, of the rows that lie inside.
 #pragma once
 
 #include "coverage_geometry.h"
@@ -46,5 +47,71 @@ DR_HD HalfSquare half_square(const PixelSquare& square, const Line& line) {
           {upright ? p0 : q0, upright ? p1 : q1},
           {upright ? q0 : p0, upright ? q1 : p1}};
 }
+
+// The part of a pixel on the inner side of two lines that cross in it.
+struct Wedge {
+  double x, y;  // where they cross
+
+  // False where that is not in the pixel.
+  DR_HD bool make(const PixelSquare& square, const Line& a, const Line& b) {
+    const double inverse = 1 / (a.x * b.y - a.y * b.x);
+    x = (a.y * b.c - b.y * a.c) * inverse;
+    y = (a.c * b.x - b.c * a.x) * inverse;
+    return x > square.left && x < square.right && y > square.top && y < square.bottom;
+  }
+
+  DR_HD Moments moments(const PixelSquare& square, const Line& a, const Line& b) const {
+    Moments m = {0, 0, 0};
+    const double inverse_ax = 1 / a.x, inverse_ay = 1 / a.y, inverse_bx = 1 / b.x, inverse_by = 1 / b.y;
+    for (int k = 0; k < 2; ++k) {
+      const double side = k == 0 ? square.left : square.right, away = magnitude(side - x);
+      Range range = {square.top - y, square.bottom - y};
+      range.keep(a.y, inverse_ay, a.x * (side - x));
+      range.keep(b.y, inverse_by, b.x * (side - x));
+      const double part = away * range.length();
+      m.area += part;
+      m.x += part * (side - x);
+      m.y += part * range.middle();
+    }
+    for (int k = 0; k < 2; ++k) {
+      const double side = k == 0 ? square.top : square.bottom, away = magnitude(side - y);
+      Range range = {square.left - x, square.right - x};
+      range.keep(a.x, inverse_ax, a.y * (side - y));
+      range.keep(b.x, inverse_bx, b.y * (side - y));
+      const double part = away * range.length();
+      m.area += part;
+      m.x += part * range.middle();
+      m.y += part * (side - y);
+    }
+    m.area *= 0.5;
+    return {m.area, x * m.area + m.x / 3, y * m.area + m.y / 3};
+  }
+
+  // Where the inner side leaves the pixel along line a.
+  DR_HD void leave(const PixelSquare& square, const Line& a, const Line& b, double* u, double* v) const {
+    const double sign = a.x * b.y - a.y * b.x < 0 ? -1 : 1, across = -sign * a.y, down = sign * a.x;
+    const double to_side = (across < 0 ? x - square.left : square.right - x) / magnitude(across);
+    const double to_row = (down < 0 ? y - square.top : square.bottom - y) / magnitude(down);
+    const double length = to_side < to_row ? to_side : to_row;
+    *u = x + length * across;
+    *v = y + length * down;
+  }
+
+ private:
+  struct Range {
+    double low, high;
+
+    // The part where slope t + value >= 0.
+    DR_HD void keep(double slope, double inverse, double value) {
+      const double zero = -value * inverse;
+      low = slope > 0 && zero > low ? zero : low;
+      high = slope < 0 && zero < high ? zero : high;
+      high = slope == 0 && value < 0 ? low : high;
+    }
+
+    DR_HD double length() const { return high > low ? high - low : 0; }
+    DR_HD double middle() const { return high > low ? 0.5 * (low + high) : 0; }
+  };
+};
 
 }  // namespace diffrender

@@ -19,15 +19,42 @@ DR_HD void add_line(Line* sum, double factor, Line line) {
 
 constexpr int kKept = 4;  // pieces of a region that the backward pass keeps from its first walk to its second
 
+// A side of a candidate that cuts the pixel, as an edge of the mesh.
+struct CutEdge {
+  int32_t from, to;  // corners
+  int32_t candidate, side, partner;
+
+  DR_HD static CutEdge make(const int32_t corners[3], int32_t side, int32_t candidate) {
+    return {corners[side == 2 ? 0 : side + 1], corners[side == 0 ? 2 : side - 1], candidate, side, kNoPartner};
+  }
+};
+
+// Notes for each edge which candidate has it in the opposite direction; kOpen where more than two triangles meet.
+DR_HD void match_edges(CutEdge* edges, int count) {
+  for (int k = 1; k < count; ++k) {
+    CutEdge& e = edges[k];
+    for (CutEdge* o = edges; o < edges + k; ++o) {
+      if (o->from == e.to && o->to == e.from) {
+        const bool is_open = e.partner != kNoPartner || o->partner != kNoPartner;
+        e.partner = is_open ? kOpen : o->candidate;
+        o->partner = is_open ? kOpen : e.candidate;
+      } else if (o->from == e.from && o->to == e.to) {
+        e.partner = o->partner = kOpen;
+      }
+    }
+  }
+}
+
 // Working memory of one worker, for pixels of up to `capacity` candidates.
 struct CoverageScratch {
   Candidate* candidates;         // [capacity]
   CandidateGradient* gradients;  // [capacity]
   Piece* kept;                   // [kKept]
   Piece* stack;                  // [stack_bound(capacity)]
+  CutEdge* edges;                // [3 capacity]
 
   DR_HD static int64_t bytes(int64_t capacity) {
-    return capacity * static_cast<int64_t>(sizeof(Candidate) + sizeof(CandidateGradient)) +
+    return capacity * static_cast<int64_t>(sizeof(Candidate) + sizeof(CandidateGradient) + 4 * sizeof(CutEdge)) +
            (kKept + stack_bound(capacity)) * static_cast<int64_t>(sizeof(Piece));
   }
 
@@ -37,6 +64,7 @@ struct CoverageScratch {
     s.gradients = reinterpret_cast<CandidateGradient*>(s.candidates + capacity);
     s.kept = reinterpret_cast<Piece*>(s.gradients + capacity);
     s.stack = s.kept + kKept;
+    s.edges = reinterpret_cast<CutEdge*>(s.stack + stack_bound(capacity));
     return s;
   }
 };
@@ -44,6 +72,7 @@ struct CoverageScratch {
 // What a fragment is to its pixel. The forward pass finds it, the backward pass has it from there.
 enum class FragmentKind : uint8_t {
   any,
+  apart,   // does not overlap others of its pixel, nor do they
   whole,   // stands for the whole pixel: a point sample at its centre
   center,  // the one at the centre of a pixel whose candidates are a smooth surface and do not overlap
 };
@@ -135,8 +164,7 @@ struct CoverageLists {
       if (static_cast<uint32_t>(triangle) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
       if (winding != 0 && ranges[at.item * mesh.triangle_count + triangle].winding != winding) continue;
       if (first[triangle].valid == 0 || !c.make(first[triangle], at.column, at.row)) continue;
-      c.slot = k;
-      c.triangle = triangle;
+      name(triangle, k, &c);
       if (c.sides == 0 && (cover < 0 || c.depth.c < candidates[cover].depth.c)) cover = count;
       ++count;
     }
@@ -152,11 +180,34 @@ struct CoverageLists {
     return kept;
   }
 
+  DR_HD void name(int32_t triangle, int32_t slot, Candidate* c) const {
+    c->slot = slot;
+    c->triangle = triangle;
+    mesh.indices(triangle, c->corner);
+    for (int k = 0; k < 3; ++k) c->partner[k] = kNoPartner;
+  }
+
+  // Finds the partner of every side that cuts the pixel. `edges`: room for all of them.
+  DR_HD_CALL void find_partners(const PixelPlace& at, Candidate* candidates, int count, CutEdge* edges) const {
+    int found = 0;
+    for (int i = 0; i < count; ++i) {
+      for (int s = 0; s < candidates[i].sides; ++s) {
+        const int name = candidates[i].side_name[s];
+        if (name < kNear) edges[found++] = CutEdge::make(candidates[i].corner, name, i);
+      }
+    }
+    match_edges(edges, found);
+    for (const CutEdge* e = edges; e < edges + found; ++e) {
+      const bool is_open = e->partner == kNoPartner && !misses_pixel(at, e->from, e->to);
+      candidates[e->candidate].partner[e->side] = is_open ? kOpen : e->partner;
+    }
+  }
+
   // The candidate at the pixel's centre if the pixel lies inside of a smooth surface, -1 elsewhere. That is so where
   // the candidates of one orientation are in front of all others, and every edge of theirs that crosses the pixel
   // separates two of them: then their number at a point is the same all over the pixel, and it is one at the centre.
   // Only they stay in the list, and they do not overlap.
-  DR_HD int keep_smooth_surface(const PixelPlace& at, Candidate* candidates, int* count) const {
+  DR_HD int keep_smooth_surface(Candidate* candidates, int* count) const {
     int center = -1;
     for (int i = 0; i < *count; ++i) {
       const Candidate& c = candidates[i];
@@ -172,15 +223,9 @@ struct CoverageLists {
       if ((c.record->determinant > 0) != side) continue;
       if (i != center && has_center(c)) return -1;
       for (int s = 0; s < c.sides; ++s) {
-        const int from = (c.side_name[s] + 1) % 3, to = (c.side_name[s] + 2) % 3;
-        const int32_t* const own = mesh.triangles + static_cast<int64_t>(c.triangle) * 3;
-        int against = 0, along = 0;
-        for (int j = 0; j < *count; ++j) {
-          if (j == i || (candidates[j].record->determinant > 0) != side) continue;
-          against += has_edge(candidates[j], own[to], own[from]) ? 1 : 0;
-          along += has_edge(candidates[j], own[from], own[to]) ? 1 : 0;
-        }
-        if ((against != 1 || along != 0) && !misses_pixel(at, own[from], own[to])) return -1;
+        const int32_t other = c.partner[c.side_name[s]];
+        if (other == kOpen) return -1;
+        if (other != kNoPartner && (candidates[other].record->determinant > 0) != side) return -1;
       }
       for (int j = 0; j < *count; ++j) {
         Line difference;
@@ -201,11 +246,6 @@ struct CoverageLists {
 
   DR_HD static bool has_center(const Candidate& c) { return c.side[0].c >= 0 && c.side[1].c >= 0 && c.side[2].c >= 0; }
 
-  DR_HD bool has_edge(const Candidate& c, int32_t from, int32_t to) const {
-    const int32_t* const t = mesh.triangles + static_cast<int64_t>(c.triangle) * 3;
-    return (t[0] == from && t[1] == to) || (t[1] == from && t[2] == to) || (t[2] == from && t[0] == to);
-  }
-
   // Both ends of an edge beyond the same side of the pixel.
   DR_HD bool misses_pixel(const PixelPlace& at, int32_t from, int32_t to) const {
     const LocalFrame frame = LocalFrame::make(viewport, at.column, at.row);
@@ -215,11 +255,18 @@ struct CoverageLists {
     return (a.x > ha && b.x > hb) || (a.x < -ha && b.x < -hb) || (a.y > ha && b.y > hb) || (a.y < -ha && b.y < -hb);
   }
 
-  // Whether candidate i has what the only other one leaves of the pixel: the one at the centre of two that share an
-  // edge there. The other one does not reach the centre, so this is at least half of the pixel, and keeps its digits.
-  DR_HD static bool is_rest(const PixelCandidates& pixel, int center, int i) {
-    return pixel.apart && pixel.count == 2 && i == center;
+  // Whether each of the candidates but `center` lies beyond one side of it, so that it has what they leave.
+  DR_HD static bool is_star(const PixelCandidates& pixel, int center) {
+    if (!pixel.apart || center < 0 || pixel.count < 2) return false;
+    for (int i = 0; i < pixel.count; ++i) {
+      if (i != center && pixel.list[i].sides != 1) return false;
+    }
+    return true;
   }
+
+  // Less than this of the pixel is not taken for what others leave, since it would have few digits. Of two it is never
+  // less than a half, as the other one does not reach the centre.
+  static constexpr double kLeastRest = 1.0 / 16;
 
   // Moments of what the pixel shows of candidate i. Keeps the first kKept of its pieces, and counts all.
   DR_HD_CALL static Moments visible_moments(const PixelCandidates& pixel, int i, Piece* stack, Piece* kept,
@@ -234,6 +281,15 @@ struct CoverageLists {
       kept->add(half.x[1], half.y[1], kPixelSide);
       return half.moments;
     }
+    Wedge wedge;
+    if (pixel.apart && c.sides == 2) {
+      const Line a = c.line(c.side_name[0]), b = c.line(c.side_name[1]);
+      if (wedge.make(pixel.square, a, b)) {
+        *pieces = 1;
+        if (kept != nullptr) keep_wedge(pixel, i, wedge, a, b, kept);
+        return wedge.moments(pixel.square, a, b);
+      }
+    }
     Moments m = {0, 0, 0};
     *pieces = 0;
     for_each_visible_piece(pixel, i, stack, [&](const Piece& piece) {
@@ -242,6 +298,18 @@ struct CoverageLists {
       ++*pieces;
     });
     return m;
+  }
+
+  DR_HD static void keep_wedge(const PixelCandidates& pixel, int i, const Wedge& wedge, const Line& a, const Line& b,
+                               Piece* kept) {
+    const Candidate& c = pixel.list[i];
+    double u, v;
+    kept->count = 0;
+    wedge.leave(pixel.square, a, b, &u, &v);
+    kept->add(u, v, make_label(i, c.side_name[0], false));
+    kept->add(wedge.x, wedge.y, make_label(i, c.side_name[1], false));
+    wedge.leave(pixel.square, b, a, &u, &v);
+    kept->add(u, v, kPixelSide);
   }
 };
 

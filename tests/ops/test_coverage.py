@@ -181,11 +181,11 @@ def test_lists_made_the_way_of_the_gpu_are_the_same(dtype, seed):
 @pytest.mark.parametrize("merge", [False, True])
 def test_fragments_of_a_smooth_surface_are_the_same_by_the_way_of_the_gpu(merge):
     """The CPU takes most pixels of such a surface for what they are before it clips anything."""
-    clip, faces = sphere_scene()
-    for size in ((24, 24), (37, 150)):
-        native = dr.coverage(clip, faces, size, merge_adjacent=merge)
-        other = _coverage_with_driver(clip, faces, size, merge_adjacent=merge)
-        assert all(torch.equal(a, b) for a, b in zip(native[:6], other[:6], strict=True))
+    for clip, faces in (sphere_scene(), bumpy_scene(3)):
+        for size in ((24, 24), (37, 150)):
+            native = dr.coverage(clip, faces, size, merge_adjacent=merge)
+            other = _coverage_with_driver(clip, faces, size, merge_adjacent=merge)
+            assert all(torch.equal(a, b) for a, b in zip(native[:6], other[:6], strict=True))
 
 
 def test_order_free_sums_equal_native_ones(monkeypatch):
@@ -364,9 +364,29 @@ def test_coincident_triangles_show_the_lowest_index():
     assert (coverage.triangle_id == 0).all()
 
 
-def test_split_vertices_give_the_same_picture():
-    """d05: faces with corners of their own are a smooth surface all the same."""
-    clip, faces = sphere_scene(levels=1)
+def bumpy_scene(levels):
+    """Closed, with ridges in front of the slopes behind them."""
+    vertices, faces = icosphere(levels, dtype=F64)
+    vertices = vertices * (1 + 0.25 * (7 * vertices[:, :1]).sin() * (5 * vertices[:, 1:2] + 1).sin())
+    return to_clip(
+        vertices, perspective(50, 24, 24) @ rigid(torch.tensor([0.1, -0.2, -3.4, 0.4, 0.3, 0.2]).double())
+    ), faces
+
+
+def crossing_spheres(levels):
+    """One through the other: what is in front changes within the layers."""
+    clip, faces = sphere_scene(levels=levels)
+    moved = clip + torch.tensor([0.9, 0.2, 0.1, 0.1], dtype=F64)
+    return torch.cat([clip, moved]), torch.cat([faces, faces + len(clip)])
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [lambda: sphere_scene(levels=1), *(lambda k=k: bumpy_scene(k) for k in (2, 3)), lambda: crossing_spheres(2)],
+)
+def test_split_vertices_give_the_same_picture(scene):
+    """d05: faces with corners of their own are a smooth surface all the same, also at its silhouette."""
+    clip, faces = scene()
     colors = uniform(len(clip), 3, seed=1, dtype=F64)
     weights = rnd(1, 24, 24, 3, seed=2, dtype=F64)
     flat = faces.long().reshape(-1)
