@@ -33,7 +33,7 @@ struct AsideTriangles {
   uint32_t count = 0;
   int32_t known[16];  // the last ones
 
-  AsideTriangles(const SegmentMesh& in, const EdgeSegment& segment)
+  DR_HD AsideTriangles(const SegmentMesh& in, const EdgeSegment& segment)
       : origin{std::floor(segment.start.x) + 0.5, std::floor(segment.start.y) + 0.5},
         start{segment.start.x - origin.x, segment.start.y - origin.y},
         normal(segment.outward()) {
@@ -41,7 +41,7 @@ struct AsideTriangles {
     for (int32_t& triangle : known) triangle = -1;
   }
 
-  bool has(int32_t triangle) const {
+  DR_HD bool has(int32_t triangle) const {
     bool found = false;
     for (const int32_t other : known) found |= other == triangle;
     return found;
@@ -49,7 +49,7 @@ struct AsideTriangles {
 
   // Whether it is one, and from then on is known. Corners have to be further from the line than rounding and slack make
   // any difference, but for those that end the edge.
-  bool take(const SegmentMesh& in, int64_t item, int32_t triangle) {
+  DR_HD bool take(const SegmentMesh& in, int64_t item, int32_t triangle) {
     constexpr double kAside = 1e-3;  // pixels
     int32_t index[3];
     if (!in.has(triangle) || !in.mesh.indices(triangle, index)) return false;
@@ -159,16 +159,16 @@ struct PieceFinder {
     };
     uint32_t cells = window->covered_cells();
     for (int c = 0; c < kWindowCells; ++c) cells &= ~((window->own[c] ? 1u : 0u) << c);
-#if defined(__CUDA_ARCH__)
-    window->for_each_triangle(cells, take);
-#else
-    if (aside != nullptr) {
-      for (int c = 0; c < kWindowCells; ++c) cells &= ~((aside->has(window->id[c]) ? 1u : 0u) << c);
+    if constexpr (kHasWarps) {
+      window->for_each_triangle(cells, take);  // a thread has one pixel
+    } else {
+      if (aside != nullptr) {
+        for (int c = 0; c < kWindowCells; ++c) cells &= ~((aside->has(window->id[c]) ? 1u : 0u) << c);
+      }
+      window->for_each_triangle(cells, [&](int32_t triangle) {
+        if (aside == nullptr || !aside->take(in, segment.item, triangle)) take(triangle);
+      });
     }
-    window->for_each_triangle(cells, [&](int32_t triangle) {
-      if (aside == nullptr || !aside->take(in, segment.item, triangle)) take(triangle);
-    });
-#endif
     if (segment.around == 0 || hidden) return !hidden;
     in.for_each_around(segment.corner, [&](int32_t index, int32_t corner) {
       const int32_t triangle = corner / 3;

@@ -11,6 +11,8 @@ import torch
 from .. import _checks
 from .._autograd import register_fake, register_vmap
 
+_MOST_TRIANGLES = (2**31 - 1) // 3
+
 
 def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
     """Twin of each edge, for `antialias`.
@@ -28,7 +30,8 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
         after the last.
 
     Raises:
-        TypeError, ValueError: a wrong type or shape, or (on the CPU) an index outside of `positions`.
+        TypeError, ValueError: a wrong type or shape, more than 715827882 triangles (int32 counts no more corners), or
+            (on the CPU) an index outside of `positions`.
 
     Example:
         >>> dr.edge_topology(torch.tensor([[0, 1, 2], [1, 3, 2]]))
@@ -42,6 +45,9 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
             expected = "have shape (V, D) or (B, V, D)"
             _checks.fail(ValueError, "edge_topology", "positions", expected, _checks.shape_text(positions))
     indices = _checks.check_triangles("edge_topology", triangles, triangles if positions is None else positions)
+    if indices.shape[0] > _MOST_TRIANGLES:
+        expected = f"have at most {_MOST_TRIANGLES} rows, so that int32 counts their corners"
+        _checks.fail(ValueError, "edge_topology", "triangles", expected, str(indices.shape[0]))
     _checks.check_vertex_range("edge_topology", indices, 2**31 - 1, "an index array of int32")
     if positions is not None:
         _checks.check_vertex_range("edge_topology", indices, positions.shape[-2], "positions")

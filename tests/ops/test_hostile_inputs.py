@@ -72,6 +72,12 @@ def test_topology_refuses_negative_and_huge_indices():
             dr.edge_topology(torch.tensor(wrong))
 
 
+def test_topology_refuses_more_corners_than_int32_counts():
+    many = torch.zeros(1, 3, dtype=torch.int32).expand(2**31 // 3 + 1, 3)  # of twelve bytes
+    with pytest.raises(ValueError, match="edge_topology: triangles must have at most 715827882 rows"):
+        dr.edge_topology(many)
+
+
 @pytest.mark.parametrize(
     ("derivatives", "error"),
     [(0, TypeError), (["x"], TypeError), ([0.7], TypeError), ([True], TypeError), ([5], ValueError)],
