@@ -53,6 +53,19 @@ def test_textures_are_not_mirrored(mesh):
     assert (turn < 0).all()  # counter-clockwise with v up is clockwise with v down
 
 
+@pytest.mark.parametrize("make", [geometry.icosphere, geometry.torus, geometry.cube, geometry.quad])
+def test_primitives_are_float32_whatever_the_default_type(make):
+    usual = make()
+    torch.set_default_dtype(torch.float64)
+    try:
+        mesh = make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert mesh.dtype == torch.float32 and torch.equal(mesh.vertices, usual.vertices)
+    if mesh.texcoords is not None:
+        assert torch.equal(mesh.texcoords, usual.texcoords)
+
+
 def test_primitives_refuse_impossible_sizes():
     with pytest.raises(ValueError, match="icosphere: subdivisions must be at least 0, got -1"):
         geometry.icosphere(-1)

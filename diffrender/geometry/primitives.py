@@ -60,8 +60,8 @@ def torus(radius: float = 0.75, tube_radius: float = 0.25, *, segments: int = 48
         segments, tube_segments, lambda i, j: (i % segments) * tube_segments + j % tube_segments
     )
     texcoord_triangles = _grid_triangles(segments, tube_segments, lambda i, j: i * (tube_segments + 1) + j)
-    u = torch.arange(segments + 1) / segments
-    v = 1 - torch.arange(tube_segments + 1) / tube_segments
+    u = torch.arange(segments + 1, dtype=torch.float32) / segments
+    v = 1 - torch.arange(tube_segments + 1, dtype=torch.float32) / tube_segments
     texcoords = torch.stack(torch.meshgrid(u, v, indexing="ij"), -1).reshape(-1, 2)
     return Mesh(vertices.reshape(-1, 3).float(), triangles, texcoords=texcoords, texcoord_triangles=texcoord_triangles)
 
@@ -75,7 +75,7 @@ def cube(size: float = 2.0) -> Mesh:
     # Each face as bottom left, bottom right, top right, top left seen from outside, world y up where possible.
     faces = [[4, 5, 7, 6], [1, 0, 2, 3], [5, 1, 3, 7], [0, 4, 6, 2], [6, 7, 3, 2], [0, 1, 5, 4]]
     triangles = [[f[a] for a in corners] for f in faces for corners in ((0, 1, 2), (0, 2, 3))]
-    texcoords = torch.tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    texcoords = torch.tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float32)
     texcoord_triangles = torch.tensor([[0, 1, 2], [0, 2, 3]]).repeat(6, 1)
     return Mesh(vertices, torch.tensor(triangles), texcoords=texcoords, texcoord_triangles=texcoord_triangles)
 
@@ -84,7 +84,7 @@ def quad(width: float = 2.0, height: float = 2.0) -> Mesh:
     """A rectangle in the plane z = 0 that faces +z, of two triangles, with texcoords (0, 0) at its top left corner."""
     x, y = width / 2, height / 2
     vertices = torch.tensor([[-x, -y, 0], [x, -y, 0], [x, y, 0], [-x, y, 0]], dtype=torch.float32)
-    texcoords = torch.tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    texcoords = torch.tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float32)
     return Mesh(vertices, torch.tensor([[0, 1, 2], [0, 2, 3]]), texcoords=texcoords)
 
 
