@@ -71,6 +71,9 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
         if camera_from_world.shape[-2:] != (4, 4):
             actual, hint = _checks.shape_text(camera_from_world), "geometry.affine(rotation, translation) makes one."
             _checks.fail(ValueError, "Camera", "camera_from_world", "have shape (4, 4) or (B, 4, 4)", actual, hint)
+        # Of mixed types the products would take the larger one, and the stages after them refuse that.
+        for name, value in (("principal_px", principal_px), ("camera_from_world", camera_from_world)):
+            _checks.check_same_type("Camera", name, value, "focal_px", focal_px)
         batches = [focal_px.shape[:-1], principal_px.shape[:-1], near.shape, far.shape]
         if distortion is not None:
             counts = _lens.MODELS[distortion_model]
@@ -300,6 +303,7 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
             hint = "A twist is a translation and a rotation vector."
             shape = _checks.shape_text(twist)
             _checks.fail(ValueError, "Camera.moved", "twist", "have shape (6,) or (B, 6)", shape, hint)
+        _checks.check_same_type("Camera.moved", "twist", twist, "the camera", self.focal_px)
         increment = se3_exp(twist)
         if center is None:
             return self.with_pose(compose(increment, self.camera_from_world))

@@ -274,6 +274,10 @@ def test_moved_turns_about_the_center():
         pose.moved(np.zeros(6))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"Camera.moved: twist must have shape \(6,\) or \(B, 6\), got \(3,\)."):
         pose.moved(torch.zeros(3))
+    with pytest.raises(TypeError, match=r"twist is torch.float32 but the camera is torch.float64. Convert one of them"):
+        pose.moved(torch.zeros(6))
+    with pytest.raises(TypeError, match=r"Camera: camera_from_world is torch.float32 but focal_px is torch.float64"):
+        pose.with_pose(torch.eye(4))
 
 
 def test_projection_is_differentiable_in_every_number():
