@@ -2,7 +2,7 @@
 
     python examples/environment.py --map sunsky.exr --output spheres.png
 
-Without `--map` a sky is made: a gradient, a ground and a small sun.
+Without `--map` a sky is made: a gradient, a ground and a small sun. Needs the extra `io`, an .exr map also `exr`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ after one factor per color channel. Results in `--out`:
   relit.png        the same views in a light that was never seen: truth, result
   environments.png the light as a panorama: truth, result
   mesh.glb         the shape with its colors
+
+Needs the extra `fit` (scipy, imageio).
 """
 
 from __future__ import annotations
