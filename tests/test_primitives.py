@@ -61,7 +61,8 @@ def test_primitives_are_float32_whatever_the_default_type(make):
         mesh = make()
     finally:
         torch.set_default_dtype(torch.float32)
-    assert mesh.dtype == torch.float32 and torch.equal(mesh.vertices, usual.vertices)
+    assert mesh.dtype == torch.float32
+    assert torch.equal(mesh.vertices, usual.vertices)
     if mesh.texcoords is not None:
         assert torch.equal(mesh.texcoords, usual.texcoords)
 
