@@ -391,12 +391,17 @@ void check_image(const Tensor& image, const SegmentTensors& t) {
            "segments: image must have shape (B, H, W, C)");
 }
 
-// Adds to `picture` what `use` makes of the pieces, each no further than `reach` pixels from its own.
+// `picture` becomes `source` and what `use` makes of the pieces, each no further than `reach` pixels from its own.
 template <class scalar_t, class Use>
-void add_to_picture(const PieceList& list, const Use& use, int64_t reach, const Tensor& picture) {
-  if (list.count == 0 || picture.numel() == 0) return;
-  const PieceBands bands(list, picture.numel() / use.channels, reach);
-  run(PieceBands::kMost, SumInBands<scalar_t, Use>{list, bands, use, mutable_data<scalar_t>(picture)}, 1);
+void copy_and_add(const Tensor& source, const Pieces& edges, const Pieces& crossings, const Use& use, int64_t reach,
+                  const Tensor& picture) {
+  if (picture.numel() == 0) return;
+  const int64_t pixels = picture.numel() / use.channels;
+  const PieceBands of_edges(edges.list, pixels, reach), of_crossings(crossings.list, pixels, reach);
+  run(PieceBands::kMost,
+      CopyAndAdd<scalar_t, Use>{data<scalar_t>(source), pixels, of_edges, of_crossings, use,
+                                mutable_data<scalar_t>(picture)},
+      1);
 }
 
 std::tuple<Tensor, Tensor, Tensor> segments_marked(const Tensor& visible, const Tensor& clip_positions,
@@ -421,23 +426,19 @@ std::tuple<Tensor, Tensor> antialias_segments(const Tensor& input, const Tensor&
   check_image(image, tensors);
   const Marks marks(tensors, facing, edges, crossings);
   Tensor result = new_empty(image, {image.size(0), image.size(1), image.size(2), image.size(3)});
-  torch::stable::copy_(result, image);
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
   const Tensor kept = dispatch_floating(image, [&](auto zero) {
     using scalar_t = decltype(zero);
+    const BlendPiece<scalar_t> blend{data<scalar_t>(image), static_cast<int32_t>(image.size(3)),
+                                     static_cast<int32_t>(image.size(2))};
     if (walks_without_lists(tensors, scatter)) {
-      const BlendPiece<scalar_t> blend_piece{data<scalar_t>(image), static_cast<int32_t>(image.size(3)),
-                                             static_cast<int32_t>(image.size(2))};
-      ThreadWalk(tensors, marks).scatter<scalar_t>(result, scatter, blend_piece, blend_piece);
+      torch::stable::copy_(result, image);
+      ThreadWalk(tensors, marks).scatter<scalar_t>(result, scatter, blend, blend);
       return nothing_kept(tensors.triangle_id);
     }
     Walk walk(tensors, marks);
     const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
-    const BlendPiece<scalar_t> blend{data<scalar_t>(image), static_cast<int32_t>(image.size(3)),
-                                     static_cast<int32_t>(image.size(2))};
-    for (const PieceList& list : {of_edges.list, of_crossings.list}) {
-      add_to_picture<scalar_t>(list, blend, 0, result);
-    }
+    copy_and_add<scalar_t>(image, of_edges, of_crossings, blend, 0, result);
     return keep_pieces(tensors.triangle_id, of_edges.list, of_crossings.list);
   });
   return {result, kept};
@@ -458,7 +459,8 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(
   const Marks marks(tensors, facing, edges, crossings);
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
   Tensor grad_image = new_empty(image, {need_image ? image.size(0) : 0, image.size(1), image.size(2), image.size(3)});
-  if (need_image) torch::stable::copy_(grad_image, grad_result);
+  const bool copies = need_image && (!blended || walks_without_lists(tensors, scatter));
+  if (copies) torch::stable::copy_(grad_image, grad_result);
   const Tensor grad_positions =
       new_zeros(image, {need_positions ? tensors.positions.size(0) : 0, tensors.positions.size(1), 4});
   if (!need_positions && !(need_image && blended)) return {grad_image, grad_positions};
@@ -483,9 +485,7 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(
     const Pieces of_edges = found.has_value() ? found->first : walk.edges();
     const Pieces of_crossings = found.has_value() ? found->second : walk.crossings();
     if (need_image && blended) {
-      for (const PieceList& list : {of_edges.list, of_crossings.list}) {
-        add_to_picture<scalar_t>(list, to_image, width + 1, grad_image);
-      }
+      copy_and_add<scalar_t>(grad_result, of_edges, of_crossings, to_image, width + 1, grad_image);
     }
     if (!need_positions) return;
     const auto add = [&](const PieceList& list, const auto& use) {

@@ -287,12 +287,13 @@ struct FinishPieces {
 
 // Pieces by where in a picture they may add something: in bands of 2^shift pixels, in their order within each.
 struct PieceBands {
-  static constexpr int64_t kMost = 16;
+  static constexpr int64_t kMost = 64;
+  const PieceList& list;
   int shift = 12;
   std::vector<int32_t> pieces[kMost];
 
   // `reach`: how far from its pixel a piece adds something.
-  PieceBands(const PieceList& list, int64_t pixels, int64_t reach) {
+  PieceBands(const PieceList& given, int64_t pixels, int64_t reach) : list(given) {
     while (pixels > kMost << shift) ++shift;
     for (int64_t i = 0; i < list.count; ++i) {
       const int64_t pixel = list.at(i).pixel;
@@ -304,26 +305,33 @@ struct PieceBands {
   }
 };
 
-// Adds what BlendPiece or BlendBackwardImage makes of pieces to a picture, band by band. No pixel belongs to two
-// threads, and how many bands there are makes no difference to any sum.
+// A picture and what BlendPiece or BlendBackwardImage makes of pieces added to it, band by band: a band is still in the
+// cache when its pieces come. No pixel belongs to two threads, and how many bands there are makes no difference to any
+// sum.
 template <class scalar_t, class Use>
-struct SumInBands {
-  const PieceList& list;
-  const PieceBands& bands;
+struct CopyAndAdd {
+  const scalar_t* source;  // [B, H, W, C]
+  int64_t pixels;          // B H W
+  const PieceBands &edges, &crossings;
   Use use;
   scalar_t* picture;  // [B, H, W, C]
 
   void operator()(int64_t begin, int64_t end) const {
     for (int64_t band = begin; band < end; ++band) {
-      for (const int32_t i : bands.pieces[band]) {
-        const EdgePiece& piece = list.at(i);
-        if (!use.wants(piece.pixel)) continue;
-        typename Use::Sum sum;
-        use.add(piece, &sum);
-        if (sum.empty()) continue;
-        use.flush_within(sum, band << bands.shift, (band + 1) << bands.shift, Sink<scalar_t>{picture});
+      const int64_t first = band << edges.shift, last = std::min(pixels, (band + 1) << edges.shift);
+      if (first >= last) return;
+      std::copy(source + first * use.channels, source + last * use.channels, picture + first * use.channels);
+      for (const PieceBands* const bands : {&edges, &crossings}) {
+        for (const int32_t i : bands->pieces[band]) add(bands->list.at(i), first, last);
       }
     }
+  }
+
+  void add(const EdgePiece& piece, int64_t first, int64_t last) const {
+    if (!use.wants(piece.pixel)) return;
+    typename Use::Sum sum;
+    use.add(piece, &sum);
+    if (!sum.empty()) use.flush_within(sum, first, last, Sink<scalar_t>{picture});
   }
 };
 
