@@ -12,12 +12,12 @@ none). It is written with Functions, never with bare kernels, so that a derivati
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 # Scatter algorithms of the kernels (csrc/core/launch.h).
@@ -52,7 +52,13 @@ def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
         twice = [isinstance(x, torch.Tensor) and any(x is y for y in args[:k]) for k, x in enumerate(args)]
         return function.apply(*(x.view_as(x) if again else x for x, again in zip(args, twice, strict=True)))
     # Under vmap of a jvp torch counts the members of tuples as arguments: they are kept closed.
-    return _with_forward_mode(function).apply(*(_Closed(x) if isinstance(x, tuple) else x for x in args))
+    closed = tuple(_Closed(x) if isinstance(x, tuple) else x for x in args)
+    made = _with_forward_mode(function)
+    if torch._C._are_functorch_transforms_active():
+        return made.apply(*closed)
+    # What `made.apply` does then but for default arguments, of which there are none: binding them takes as long as all
+    # the rest of the call.
+    return super(torch.autograd.Function, made).apply(*unwrap_dead_wrappers(closed))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class _Closed:
@@ -106,8 +112,6 @@ def _with_forward_mode(function: Any) -> Any:
         results = rule(inputs, saved[count:], tangents)
         return tuple(results) if ctx.is_tuple else results
 
-    # torch asks for it in every call, and python makes it anew each time.
-    setattr(forward, "__signature__", inspect.signature(forward))  # noqa: B010
     own = {"forward": forward, "setup_context": setup_context, "backward": backward, "jvp": jvp}
     methods = {name: staticmethod(method) for name, method in own.items()}
     return type(function.__name__, (function,), {**methods, "__module__": function.__module__})

@@ -86,7 +86,7 @@ def check_last_axes(function: str, name: str, tensor: Tensor, shape: tuple[int, 
 
 
 def common_batch(linear: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    batch = torch.broadcast_shapes(linear.shape[:-2], offset.shape[:-1])
+    batch = _checks.broadcast_shapes(linear.shape[:-2], offset.shape[:-1])
     return linear.expand(*batch, 3, 3), offset.expand(*batch, 3)
 
 

@@ -194,3 +194,23 @@ def can_read(tensor: torch.Tensor) -> bool:
     if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta:
         return False
     return tensor.device.type == "cpu" or (_device_checks and not is_captured(tensor))
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """As `torch.broadcast_shapes`, which takes as long as a small kernel.
+
+    Raises:
+        RuntimeError: where the shapes do not fit together.
+    """
+    if torch.compiler.is_compiling():
+        return tuple(torch.broadcast_shapes(*shapes))
+    result = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for axis in range(-len(shape), 0):
+            size = shape[axis]
+            if size == 1 or size == result[axis]:
+                continue
+            if result[axis] != 1:
+                raise RuntimeError(f"Shapes do not fit together: {', '.join(str(tuple(s)) for s in shapes)}.")
+            result[axis] = size
+    return tuple(result)

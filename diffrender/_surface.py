@@ -55,6 +55,8 @@ class Surface:
         masked = {k: material for k, material in enumerate(materials) if material.alpha_mode == "MASK"}
         self.materials = [_without_mask(m) if k in masked else m for k, m in enumerate(materials)]
         self.cutouts = {k: _alpha_alone(material) for k, material in masked.items()}
+        # Here, and not where they are needed: that may run twice.
+        self.light_groups = ([], []) if self.lights is None else self._light_groups(self.lights)
 
     @property
     def is_transparent(self) -> bool:
@@ -249,7 +251,7 @@ class Surface:
                 lights, geometric_normals=geometric, mask=mask, **viewer,
             )  # fmt: skip
 
-        direct, around = self._light_groups(positions)
+        direct, around = self.light_groups
         color = shade(direct)
         if around:
             # Occlusion darkens what arrives from everywhere, not what a lamp sends (glTF 2.0, 3.9.3).
@@ -258,16 +260,16 @@ class Surface:
             color = color + _over(properties["emissive"]) * (mask >= 0).unsqueeze(-1)
         return color
 
-    def _light_groups(self, like: Tensor) -> tuple[list, list]:
+    def _light_groups(self, lights: Sequence[Any]) -> tuple[list, list]:
         """Lights that occlusion does not darken, and those that it does; without occlusion that is none."""
-        assert self.lights is not None
         is_occluded = any(material.has_occlusion for material in self.materials)
 
         def group(from_around: bool) -> list:
-            lights = [light for light in self.lights or () if (is_occluded and _is_around(light)) == from_around]
-            table = pack_lights([light for light in lights if not isinstance(light, EnclosingLight)])
-            enclosing = [light for light in lights if isinstance(light, EnclosingLight)]
-            return [table.to(device=like.device, dtype=like.dtype), *enclosing] if lights or not from_around else []
+            chosen = [light for light in lights if (is_occluded and _is_around(light)) == from_around]
+            table = pack_lights([light for light in chosen if not isinstance(light, EnclosingLight)])
+            table = table.to(device=self.mesh.device, dtype=self.mesh.dtype)
+            enclosing = [light for light in chosen if isinstance(light, EnclosingLight)]
+            return [table, *enclosing] if chosen or not from_around else []
 
         return group(False), group(True)
 

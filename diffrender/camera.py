@@ -85,7 +85,7 @@ class Camera(CameraProjection, VisionConversions, SceneConversions):
             if projection == "orthographic":
                 raise ValueError("Camera: distortion must be None for an orthographic camera, got coefficients.")
             batches.append(distortion.shape[:-1])
-        batch = torch.broadcast_shapes(*batches, camera_from_world.shape[:-2])
+        batch = _checks.broadcast_shapes(*batches, camera_from_world.shape[:-2])
         if len(batch) > 1:
             raise ValueError(f"Camera: tensors must have at most one batch axis, got batch shape {tuple(batch)}.")
         self.focal_px = focal_px.expand(*batch, 2)

@@ -369,7 +369,7 @@ class _Frame(NamedTuple):
                 is_lit = is_lit & (side > 0)
             is_lit = is_lit & (to_viewer.detach() != 0).any(-1, keepdim=True)
         shapes = [x.shape[:3] for x in (normal, to_viewer, a.positions, *a.material)]
-        shape = torch.broadcast_shapes(*shapes, *([] if inside is None else [inside.shape[:3]]))
+        shape = _checks.broadcast_shapes(*shapes, *([] if inside is None else [inside.shape[:3]]))
         is_lit = is_lit if inside is None else is_lit & inside
         normal, to_viewer = normal.expand(*shape, 3), to_viewer.expand(*shape, 3)
         return _Frame(normal, to_viewer, is_lit.expand(*shape, 1), inside)

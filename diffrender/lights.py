@@ -136,7 +136,7 @@ class Light:
                 column = column.unsqueeze(1)
             columns.append((self._columns[name], column))
         try:
-            batch, count, _ = torch.broadcast_shapes((1, 1, 1), *(c.shape[:-1] + (1,) for _, c in columns))
+            batch, count, _ = _checks.broadcast_shapes((1, 1, 1), *(c.shape[:-1] + (1,) for _, c in columns))
         except RuntimeError:
             shapes = ", ".join(f"{k} {_checks.shape_text(v)}" for k, v in self.tensors())
             expected = "have values of one batch size and one number of lights"
@@ -144,10 +144,12 @@ class Light:
         like = columns[0][1]
         parts, at = [], 0
         for (first, width), column in sorted(columns, key=lambda pair: pair[0][0]):
-            parts.append(like.new_zeros(batch, count, first - at))
+            if first > at:
+                parts.append(like.new_zeros(batch, count, first - at))
             parts.append(column.expand(batch, count, width))
             at = first + width
-        parts.append(like.new_zeros(batch, count, VALUES_PER_LIGHT - at))
+        if at < VALUES_PER_LIGHT:
+            parts.append(like.new_zeros(batch, count, VALUES_PER_LIGHT - at))
         types = torch.full((count,), self._type, dtype=torch.int32, device=like.device)
         return PackedLights(types, torch.cat(parts, -1))
 
@@ -329,6 +331,8 @@ def pack_lights(lights: Light | PackedLights | Sequence[Light | PackedLights]) -
         tables.append(light if isinstance(light, PackedLights) else light.pack())
     if not tables:
         return PackedLights(torch.zeros(0, dtype=torch.int32), torch.zeros(1, 0, VALUES_PER_LIGHT))
+    if len(tables) == 1:
+        return tables[0]
     first = tables[0].values
     for k, table in enumerate(tables):
         if table.values.device != first.device:

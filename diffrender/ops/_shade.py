@@ -178,7 +178,7 @@ def as_triangle_id(function: str, mask: Tensor, shape: tuple[int, ...], like: Te
     triangle_id = mask.to(torch.int32)
     if mask.dtype == torch.bool:
         triangle_id = triangle_id - 1
-    return triangle_id.expand(torch.broadcast_shapes(shape, mask.shape))
+    return triangle_id.expand(_checks.broadcast_shapes(shape, mask.shape))
 
 
 def _result_shape(maps: Sequence[Tensor | None], lights: Tensor, triangle_id: Tensor | None = None) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ def _result_shape(maps: Sequence[Tensor | None], lights: Tensor, triangle_id: Te
     shapes = [tuple(m.shape[:3]) for m in maps if m is not None] + [(lights.shape[0], 1, 1)]
     if triangle_id is not None:
         shapes.append(tuple(triangle_id.shape))
-    return tuple(torch.broadcast_shapes(*shapes))
+    return _checks.broadcast_shapes(*shapes)
 
 
 def shade(op: str, arguments: ShadeArguments, options: tuple = ()) -> Tensor:

@@ -96,7 +96,7 @@ def irradiance_sh(
         _checks.fail(ValueError, "irradiance_sh", "normals", expected, str(int(items)))
     triangle_id = None
     if mask is not None:
-        shape = torch.broadcast_shapes(directions.shape[:3], (batch, 1, 1))
+        shape = _checks.broadcast_shapes(directions.shape[:3], (batch, 1, 1))
         triangle_id = as_triangle_id("irradiance_sh", mask, tuple(shape), directions)
     factors = [_COSINE[degree] * sign for degree, sign in zip(_DEGREE, _basis(convention), strict=True)]
     scaled = table * constant(factors, table).unsqueeze(-1)

@@ -120,7 +120,7 @@ def perturb_normals(
         geometric = view = None
     triangle_id = None
     if mask is not None:
-        shape = torch.broadcast_shapes(*(tensor.shape[:3] for tensor in maps.values()))
+        shape = _checks.broadcast_shapes(*(tensor.shape[:3] for tensor in maps.values()))
         triangle_id = as_triangle_id(name, mask, tuple(shape), first)
     return apply(_PerturbNormals, *tensors, geometric, view, triangle_id, convention == "opengl", float(grazing))
 
