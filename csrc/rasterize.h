@@ -70,7 +70,9 @@ struct FragmentOutput {
 // the centre, but of a variance of about 1 / v, so that one triangle seen on edge may outweigh the whole picture. Of
 // the estimates s X of a mean E X, X being 1 / v with probability v and else 0, s = (E X)^2 / E X^2 = v is the nearest
 // one; where n centres see the same triangle their sum takes about s = min(1, n v). So all of a pixel's gradient is
-// multiplied by min(1, v / least_width), with 1 / v the steepest |grad b_i| on the screen at the centre.
+// multiplied by min(1, v / least_width), with 1 / v the steepest |grad b_i| on the screen at the centre. Coverage is
+// decided on rounded corners: what is narrower than their grid may be seen from outside, where weights grow beyond 1
+// like 1 / v, and with them the motion db_i = -b_j grad b_i . dp_j. Hence 1 / v is taken times the largest |b_j| there.
 template <class scalar_t>
 struct RasterizeBackward {
   static constexpr int kValues = 12;  // x, y, z, w of the three corners
@@ -112,7 +114,7 @@ struct RasterizeBackward {
     contribute_at(t, pixel, viewport.center_x(column), viewport.center_y(row), sum);
   }
 
-  // min(1, width / least_width) of a triangle, from the slopes of its barycentrics: FragmentOutput::write().
+  // min(1, v / least_width), from the slopes of its barycentrics: FragmentOutput::write().
   DR_HD scalar_t share(const Triangle& t, const PixelFrame<scalar_t>& f, scalar_t inverse) const {
     if (!(least_width > 0)) return 1;
     scalar_t n[3], m[3];
@@ -122,15 +124,16 @@ struct RasterizeBackward {
       m[i] = t.v[j].w * f.q[k].x - t.v[k].w * f.q[j].x;
     }
     const scalar_t total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
-    scalar_t steepest = 1;
+    scalar_t steepest = 0, weight = 1;
     for (int i = 0; i < 3; ++i) {
       const scalar_t b = f.a[i] * inverse;
       const scalar_t x = least_width * viewport.step_x * inverse * (n[i] - b * total_n);
       const scalar_t y = least_width * viewport.step_y * inverse * (m[i] - b * total_m);
       const scalar_t squared = x * x + y * y;
       steepest = squared > steepest ? squared : steepest;
+      weight = b * b > weight ? b * b : weight;
     }
-    return 1 / std::sqrt(steepest);
+    return steepest * weight > 1 ? 1 / std::sqrt(steepest * weight) : scalar_t(1);
   }
 
   DR_HD void contribute_at(const Triangle& t, int64_t pixel, scalar_t fx, scalar_t fy, scalar_t sum[kValues]) const {

@@ -56,20 +56,22 @@ struct RasterizeBackwardRows {
       }
       const Values total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
       const Values scale_x = x * inverse, scale_y = y * inverse, one = scalar_t(1) - Values{};
-      Values steepest = one;
+      Values steepest{}, weight = one;
       for (int i = 0; i < 3; ++i) {
         const Values b = a[i] * inverse;
         const Values slope_x = scale_x * (n[i] - b * total_n), slope_y = scale_y * (m[i] - b * total_m);
         const Values squared = slope_x * slope_x + slope_y * slope_y;
         steepest = squared > steepest ? squared : steepest;
+        weight = b * b > weight ? b * b : weight;
       }
+      steepest *= weight;
       // Most blocks have no narrow triangle.
       int narrow = 0;
       const LaneMask<scalar_t> is_narrow = steepest > one;
       for (int l = 0; l < kLanes; ++l) narrow |= static_cast<int>(is_narrow[l]);
       if (narrow == 0) return one;
       Values result = one;
-      for (int l = 0; l < kLanes; ++l) result[l] = 1 / std::sqrt(steepest[l]);
+      for (int l = 0; l < kLanes; ++l) result[l] = is_narrow[l] ? 1 / std::sqrt(steepest[l]) : scalar_t(1);
       return result;
     }
   };

@@ -60,6 +60,8 @@ def fragment_tangents(
             return motion
         two = slopes.unflatten(-1, (2, 2))
         steepest = torch.cat([two, two.sum(-2, keepdim=True)], -2).norm(dim=-1).amax(-1)
+        third = 1 - barycentrics.sum(-1, keepdim=True)
+        steepest = steepest * torch.cat([barycentrics, third], -1).abs().amax(-1).clamp(min=1)
         return motion / (least_width * steepest).clamp(min=1)[..., None]
 
     point, motion = mixed(positions, barycentrics, 1.0), moved(barycentrics, 1.0)

@@ -38,8 +38,9 @@ def test_gradient_is_that_of_scaled_cotangents(scene, least_width, derivatives):
     positions, triangles, size = scene_of(scene)
     positions.requires_grad_()
     ours = dr.rasterize(positions, triangles, size, derivatives=derivatives, least_width=least_width)
-    slopes = reference.fragment_values(positions, triangles, ours.triangle_id, True).derivatives
-    share = reference.gradient_share(slopes, least_width)
+    share = reference.gradient_share(
+        reference.fragment_values(positions, triangles, ours.triangle_id, True), least_width
+    )
     assert (share < 0.9).any() or least_width < 1
     grads = [rnd(*x.shape, seed=k, dtype=F64) for k, x in enumerate(floats(ours))]
     scaled = [g * share.reshape(*share.shape, *[1] * (g.dim() - 3)) for g in grads]
@@ -70,6 +71,28 @@ def test_the_narrowest_triangles_give_finite_gradients(dtype, algorithm):
         largest.append(float(grad.abs().max()))
     assert max(largest) < 2 * largest[0]
     assert min(largest[:15]) > 0.5 * largest[1]
+
+
+@pytest.mark.parametrize("algorithm", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_triangles_seen_from_outside_are_bounded_too(dtype, algorithm):
+    """Corners are rounded to 1/256 pixel to decide what shows: centres then lie up to 1/512 pixel beside a triangle
+    that is narrower, where its barycentrics are large."""
+    triangles, largest = torch.tensor([[0, 1, 2]], dtype=torch.int32), []
+    for exponent in range(1, 10):
+        width = 10.0**-exponent
+        low = 1 / 512 if width < 1 / 512 else 0.0
+        points = [[-4.0, low, 0.3, 1.0], [4.0, low, 0.1, 1.0], [0.0, low + width, 0.2, 1.0]]
+        positions = torch.tensor([points], dtype=dtype)
+        for shown in (2, 4):  # by single pixels and by runs of them
+            ids = torch.zeros(1, 1, shown, dtype=torch.int32)
+            fragments = dr.fragments_at(positions, triangles, ids)
+            grads = [rnd(1, 1, shown, 2, dtype=dtype), rnd(1, 1, shown, dtype=dtype), None]
+            grad = torch.ops.diffrender.rasterize_backward(positions, triangles, ids, *grads, algorithm, 1, 0, 0.125)
+            assert grad.isfinite().all()
+            largest.append(float(grad[..., :2].abs().max()))
+    assert float(fragments.barycentrics.abs().max()) > 1e5
+    assert max(largest) < 4 * max(largest[:4]), largest
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")

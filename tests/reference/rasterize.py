@@ -262,14 +262,17 @@ def fragment_values(clip_positions, triangles, triangle_id, derivatives=False):
     return Fragments(triangle_id, barycentrics, depth, image(0.0, *steps) if derivatives else None)
 
 
-def gradient_share(derivatives, least_width):
+def gradient_share(fragments, least_width):
     """(B, H, W) factor of a pixel's gradient: a barycentric that goes from 0 to 1 over `width` pixels, the least one of
-    the three, leaves width / least_width of it, at most all."""
+    the three, leaves width / least_width of it, at most all; less by the largest barycentric beyond 1 in magnitude."""
     if least_width == 0:
-        return torch.ones_like(derivatives[..., 0])
-    slopes = derivatives.detach().unflatten(-1, (2, 2))
+        return torch.ones_like(fragments.depth)
+    slopes = fragments.derivatives.detach().unflatten(-1, (2, 2))
     slopes = torch.cat([slopes, -slopes.sum(-2, keepdim=True)], -2)
     width = 1 / slopes.norm(dim=-1).amax(-1)  # infinite on background
+    weights = fragments.barycentrics.detach()
+    weights = torch.cat([weights, 1 - weights.sum(-1, keepdim=True)], -1)
+    width = width / weights.abs().amax(-1).clamp(min=1)
     return (width / least_width).clamp(max=1)
 
 
@@ -280,7 +283,7 @@ def slowed(values, positions, triangles, triangle_id, least_width):
     constants. So finite differences and autograd of it have the derivative to compare with. Where the argument already
     has the gradient of `least_width` (`has_it`), its value is changed alone.
     """
-    share = gradient_share(fragment_values(positions, triangles, triangle_id, True).derivatives, least_width)
+    share = gradient_share(fragment_values(positions, triangles, triangle_id, True), least_width)
     shares = [share.reshape(*share.shape, *[1] * (x.dim() - 3)) for x in values]
 
     def take(floats, has_it, rows=slice(None)):
