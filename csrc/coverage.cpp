@@ -5,7 +5,7 @@
 
 #include "core/launch.h"
 #include "core/tensor.h"
-#include "coverage_backward.h"
+#include "coverage_corners.h"
 #include "coverage_cpu.h"
 
 namespace diffrender {
@@ -326,6 +326,23 @@ struct CoverageBackwardCpu {
   }
 };
 
+// On the CPU: which triangles of each item have fragments (B, T), half of a closed mesh or less.
+Tensor seen_triangles(const CoverageLists& lists, const Tensor& like, int64_t batch) {
+  const int64_t count = lists.mesh.triangle_count,
+                pixels = static_cast<int64_t>(lists.viewport.width) * lists.viewport.height;
+  const Tensor seen = new_zeros(like, {batch, count}, ScalarType::Byte);
+  uint8_t* const flags = mutable_data<uint8_t>(seen);
+  for (int64_t item = 0; item < batch; ++item) {
+    const int64_t first = lists.offsets[item * pixels], end = lists.offsets[(item + 1) * pixels];
+    parallel_ranges(end - first, kItemsPerPiece, [=](int64_t begin, int64_t stop) {
+      for (int64_t k = first + begin; k < first + stop; ++k) {
+        if (lists.has(k)) set_flag(flags + item * count + lists.triangles[k]);
+      }
+    });
+  }
+  return seen;
+}
+
 Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& list_offsets,
                          const Tensor& visible, const Tensor& kinds, int64_t longest, int64_t height, int64_t width,
                          const std::optional<Tensor>& grad_weight, const std::optional<Tensor>& grad_barycentrics,
@@ -349,11 +366,13 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
   if (list.numel() == 0) return grad;
   const Tensor boxes = new_empty(positions, {batch, triangles.size(0), 4}, ScalarType::Int);
   const Tensor records = new_empty(positions, {batch, triangles.size(0), sizeof(TriangleRecord)}, ScalarType::Byte);
+  const CoverageLists lists = coverage_lists(positions, triangles, records, offsets, list, height, width);
+  std::optional<Tensor> seen;
+  if (!positions.is_cuda()) seen = seen_triangles(lists, positions, batch);
   launch(positions, batch * triangles.size(0),
-         CoverageSetup{coverage_mesh(positions, triangles, std::nullopt, 0), Viewport<double>::make(width, height),
-                       boxes_of(boxes), records_of(records), nullptr});
-  const CoverageBackward kernel{coverage_lists(positions, triangles, records, offsets, list, height, width),
-                                kinds_of(kind), values(gw), values(gb), values(gd)};
+         CoverageSetup{lists.mesh, lists.viewport, boxes_of(boxes), records_of(records), nullptr,
+                       data_or_null<uint8_t>(seen)});
+  const CoverageBackward kernel{lists, kinds_of(kind), values(gw), values(gb), values(gd)};
   const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
   if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
     detail::scatter_cpu<double>(grad, positions.size(0), pixels, CoverageBackwardCpu{kernel, longest},

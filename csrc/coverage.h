@@ -13,7 +13,7 @@ struct Shown {
 
   DR_HD static Shown of(const TriangleRecord& record, const Line side[3], const Line& depth, const Moments& m,
                         double pixel_area) {
-    const double u = m.x / m.area, v = m.y / m.area;
+    const double inverse_area = 1 / m.area, u = m.x * inverse_area, v = m.y * inverse_area;
     double e[3];
     for (int k = 0; k < 3; ++k) e[k] = record.slope[k] * side[k].at(u, v);
     const double inverse = reciprocal_or_zero(e[0] + e[1] + e[2]);

@@ -23,13 +23,15 @@ struct PixelBox {
 struct CoverageSetup {
   RasterMesh<double> mesh;
   Viewport<double> viewport;
-  PixelBox* boxes;          // [B, T]
-  TriangleRecord* records;  // [B, T]
-  DepthRange* ranges;       // [B, T] or null
+  PixelBox* boxes;                  // [B, T]
+  TriangleRecord* records;          // [B, T]
+  DepthRange* ranges;               // [B, T] or null
+  const uint8_t* wanted = nullptr;  // [B, T] or null for all: 0 where nobody reads what is left out
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
       const PixelBox nothing = {0, 0, 0, 0};
+      if (wanted != nullptr && wanted[i] == 0) return;
       boxes[i] = nothing;
       records[i] = TriangleRecord{};
       if (ranges != nullptr) ranges[i] = DepthRange{0, 0, 0};

@@ -15,27 +15,46 @@ struct HalfSquare {
   double x[2], y[2];  // ends of the line in the pixel
 };
 
-// Without branches: which way a line runs is hard to predict. No difference of two areas is taken, so that a small
-// corner keeps its digits.
+// Picks one of two numbers, several times by the same comparison. CPU compilers make branches of `?:`, which cost more
+// than all of half_square where they are as hard to predict as the way that a line runs.
+struct Choice {
+#if defined(__CUDACC__)
+  bool mask;
+  DR_HD static Choice less(double a, double b) { return {a < b}; }
+  DR_HD double of(double yes, double no) const { return mask ? yes : no; }
+#else
+  using Pair = double __attribute__((vector_size(16)));
+  int64_t __attribute__((vector_size(16))) mask;
+  DR_HD static Choice less(double a, double b) { return {Pair{a, a} < Pair{b, b}}; }
+  DR_HD double of(double yes, double no) const { return (mask ? Pair{yes, yes} : Pair{no, no})[0]; }
+#endif
+};
+
+// No difference of two areas is taken, so that a small corner keeps its digits.
 DR_HD HalfSquare half_square(const PixelSquare& square, const Line& line) {
-  const bool upright = magnitude(line.x) >= magnitude(line.y);
-  const double across = upright ? line.x : line.y, along = upright ? line.y : line.x;
-  const double low = upright ? square.left : square.top, high = upright ? square.right : square.bottom;
-  const double first = upright ? square.top : square.left, last = upright ? square.bottom : square.right;
+  const Choice flat = Choice::less(magnitude(line.x), magnitude(line.y));
+  const double across = flat.of(line.y, line.x), along = flat.of(line.x, line.y);
+  const double low = flat.of(square.top, square.left), high = flat.of(square.bottom, square.right);
+  const double first = flat.of(square.left, square.top), last = flat.of(square.right, square.bottom);
   // Rows are counted in the direction in which w grows, w is counted from the border `base`.
   const double inverse = 1 / magnitude(across), width = high - low;
-  const double sign = across < 0 ? -1 : 1, base = across < 0 ? low : high;
-  const double turn = along < 0 ? -1 : 1, begin = along < 0 ? -last : first, end = along < 0 ? -first : last;
-  const double slope = ::fabs(along) * inverse;  // 0 of -0, too, so that what follows is infinite with the right sign
+  const Choice back = Choice::less(across, 0), up = Choice::less(along, 0);
+  const double sign = back.of(-1, 1), base = back.of(low, high);
+  const double turn = up.of(-1, 1), begin = up.of(-last, first), end = up.of(-first, last);
+  // 0 of -0, too, so that what follows is infinite with the right sign.
+  const double slope = ::fabs(along) * inverse, per_slope = 1 / slope;
   const double offset = (across * base + line.c) * inverse;
-  const double empty = -offset / slope, full = (width - offset) / slope;  // rows where w = 0 and w = W
+  const double empty = -offset * per_slope, full = (width - offset) * per_slope;  // rows where w = 0 and w = W
   double v0 = empty > begin ? empty : begin;
   v0 = v0 < end ? v0 : end;
   double v1 = full < end ? full : end;
   v1 = v1 > v0 ? v1 : v0;
-  double w0 = empty > begin ? 0 : offset + slope * begin, w1 = full < end ? width : offset + slope * end;
-  w0 = w0 > 0 ? (w0 < width ? w0 : width) : 0;
-  w1 = w1 > 0 ? (w1 < width ? w1 : width) : 0;
+  double w0 = Choice::less(begin, empty).of(0, offset + slope * begin);
+  double w1 = Choice::less(full, end).of(width, offset + slope * end);
+  w0 = w0 > 0 ? w0 : 0;
+  w1 = w1 > 0 ? w1 : 0;
+  w0 = w0 < width ? w0 : width;
+  w1 = w1 < width ? w1 : width;
   const double rows = v1 - v0, whole = end - v1;
   const double trapezoid = 0.5 * rows * (w0 + w1), rectangle = width * whole;
   const double area = trapezoid + rectangle;
@@ -43,9 +62,7 @@ DR_HD HalfSquare half_square(const PixelSquare& square, const Line& line) {
   const double of_row = v0 * trapezoid + rows * rows * (w0 + 2 * w1) / 6 + 0.5 * (v1 + end) * rectangle;
   const double p = base * area - sign * of_w, q = turn * of_row;
   const double p0 = base - sign * w0, p1 = base - sign * w1, q0 = turn * v0, q1 = turn * v1;
-  return {{area, upright ? p : q, upright ? q : p},
-          {upright ? p0 : q0, upright ? p1 : q1},
-          {upright ? q0 : p0, upright ? q1 : p1}};
+  return {{area, flat.of(q, p), flat.of(p, q)}, {flat.of(q0, p0), flat.of(q1, p1)}, {flat.of(p0, q0), flat.of(p1, q1)}};
 }
 
 // The part of a pixel on the inner side of two lines that cross in it.

@@ -3,6 +3,7 @@
 
 #include "coverage_candidates.h"
 #include "coverage_half.h"
+#include "coverage_pieces.h"
 
 namespace diffrender {
 
@@ -249,7 +250,8 @@ struct CoverageLists {
   // Both ends of an edge beyond the same side of the pixel.
   DR_HD bool misses_pixel(const PixelPlace& at, int32_t from, int32_t to) const {
     const LocalFrame frame = LocalFrame::make(viewport, at.column, at.row);
-    const Vec3<double> a = frame.local(mesh.vertex(at.item, from)), b = frame.local(mesh.vertex(at.item, to));
+    const Vec3<double> a = frame.local_roughly(mesh.vertex(at.item, from)),
+                       b = frame.local_roughly(mesh.vertex(at.item, to));
     if (!(a.z > 0 && b.z > 0)) return false;
     const double half = 0.5 + 2 * kGridShift, ha = half * a.z, hb = half * b.z;
     return (a.x > ha && b.x > hb) || (a.x < -ha && b.x < -hb) || (a.y > ha && b.y > hb) || (a.y < -ha && b.y < -hb);
