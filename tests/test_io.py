@@ -291,6 +291,19 @@ def test_mirrored_instances_keep_their_outside(tmp_path):
     assert ((mesh.vertex_normals() * mesh.vertices).sum(-1) > 0.9).all()
 
 
+def test_stl_has_separate_triangles_and_can_be_welded_as_documented(tmp_path):
+    sphere = geometry.icosphere(2)
+    trimesh.Trimesh(sphere.vertices.numpy(), sphere.triangles.numpy(), process=False).export(tmp_path / "a.stl")
+    mesh = dr.load_mesh(tmp_path / "a.stl")
+    assert mesh.vertex_count == 3 * sphere.triangle_count
+    assert len(mesh.adjacent_triangles()) == 0
+    vertices, index = torch.unique(mesh.vertices, dim=0, return_inverse=True)
+    welded = dr.Mesh(vertices, index[mesh.triangles])
+    assert welded.vertex_count == sphere.vertex_count
+    assert len(welded.adjacent_triangles()) == len(sphere.adjacent_triangles())
+    torch.testing.assert_close(welded.triangle_normals(), mesh.triangle_normals())
+
+
 @pytest.mark.parametrize("suffix", [".ply", ".glb", ".stl", ".off"])
 def test_garbage_is_one_clear_error(tmp_path, suffix):
     path = tmp_path / f"bad{suffix}"

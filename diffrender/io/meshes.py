@@ -48,6 +48,9 @@ def load_mesh(
         the file has none), the file's tangents, linear colors and materials; attributes that only some parts have are
         filled in.
         For the others: one vertex table with texcoords and colors where every part has them.
+        STL knows no connectivity: every triangle has three vertices of its own, which shades it flat, and mesh losses
+        and preconditioners see no neighbours. To fit such a shape, weld it: `vertices, index =
+        torch.unique(mesh.vertices, dim=0, return_inverse=True)` and `dr.Mesh(vertices, index[mesh.triangles])`.
         Texcoords count from the top left (files that count from the bottom are turned over); colors are taken as the
         file holds them, without decoding. `mesh.material` is one `Material`, or a list that `mesh.material_ids` chooses
         from.
