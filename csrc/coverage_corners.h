@@ -1,6 +1,7 @@
 // Derivative of coverage on the CPU: pixels of the simple kinds without candidates, and one sum per triangle.
 #pragma once
 
+#include "core/lanes.h"
 #include "coverage_backward.h"
 
 namespace diffrender {
@@ -9,6 +10,7 @@ namespace diffrender {
 // the corners when another triangle needs the place. For the CPU, where one worker goes through many pixels in a row.
 struct CornersPerTriangle {
   static constexpr int kPlaces = 1024;
+  using Four = double __attribute__((vector_size(32), aligned(8), may_alias));
 
   struct Place {
     CandidateGradient sum;
@@ -32,17 +34,32 @@ struct CornersPerTriangle {
   DR_HD void add_whole(int64_t item, int32_t column, int32_t row, int64_t k) const {
     const int32_t triangle = kernel.lists.triangles[k];
     const TriangleRecord& record = kernel.lists.records[item * kernel.lists.mesh.triangle_count + triangle];
-    CandidateGradient& sum = sum_of(item, triangle, &record);
-    const double u = column - record.column, v = row - record.row;
+    at_place(k, record, column - record.column, row - record.row, &sum_of(item, triangle, &record));
+  }
+
+  // CoverageBackward::at_middle for the place (u, v) seen from the first pixel of the box. The lanes are the edges and
+  // the depth.
+  DR_HD Line at_place(int64_t k, const TriangleRecord& r, double u, double v, CandidateGradient* sum) const {
+    if (!kernel.grad_barycentrics.given() && !kernel.grad_depth.given()) return {0, 0, 0};
+    const Four x = {r.side[0].x, r.side[1].x, r.side[2].x, r.depth.x};
+    const Four y = {r.side[0].y, r.side[1].y, r.side[2].y, r.depth.y};
+    const Four c = {r.side[0].c, r.side[1].c, r.side[2].c, r.depth.c};
+    const Four slope = {r.slope[0], r.slope[1], r.slope[2], 1};
+    Four grad = {0, 0, 0, kernel.grad_depth.given() ? kernel.grad_depth.at(k) : 0.0};
     if (kernel.grad_barycentrics.given()) {
-      double e[3];
-      for (int n = 0; n < 3; ++n) e[n] = record.slope[n] * record.side[n].moved(u, v).c;
-      const double inverse = reciprocal_or_zero(e[0] + e[1] + e[2]);
-      const double g[3] = {kernel.grad_barycentrics.at(2 * k), kernel.grad_barycentrics.at(2 * k + 1), 0};
-      const double s = (g[0] * e[0] + g[1] * e[1]) * inverse;
-      for (int n = 0; n < 3; ++n) add_moved(&sum.edge[n], {0, 0, (g[n] - s) * inverse}, u, v);
+      const Four e = slope * (x * u + y * v + c);
+      const double total = reciprocal_or_zero(e[0] + e[1] + e[2]);
+      const double g0 = kernel.grad_barycentrics.at(2 * k), g1 = kernel.grad_barycentrics.at(2 * k + 1);
+      const double s = (g0 * e[0] + g1 * e[1]) * total;
+      grad = Four{(g0 - s) * total, (g1 - s) * total, -s * total, grad[3]};
     }
-    if (kernel.grad_depth.given()) add_moved(&sum.depth, {0, 0, kernel.grad_depth.at(k)}, u, v);
+    // grad (u, v, 1) for each of the four, one after the other.
+    double* const sums = &sum->edge[0].x;
+    add_four(sums, shuffle_lanes<0, 0, 0, 1>(grad, grad) * Four{u, v, 1, u});
+    add_four(sums + 4, shuffle_lanes<1, 1, 2, 2>(grad, grad) * Four{v, 1, u, v});
+    add_four(sums + 8, shuffle_lanes<2, 3, 3, 3>(grad, grad) * Four{1, u, v, 1});
+    const Four along = grad * slope, grad_u = along * x, grad_v = along * y;
+    return {(grad_u[0] + grad_u[1]) + (grad_u[2] + grad_u[3]), (grad_v[0] + grad_v[1]) + (grad_v[2] + grad_v[3]), 0};
   }
 
   static constexpr int kMost = 4;  // fragments of a pixel that add_star takes
@@ -96,32 +113,13 @@ struct CornersPerTriangle {
                        double pixel_area, CandidateGradient** out = nullptr) const {
     CandidateGradient& sum = sum_of(at.item, kernel.lists.triangles[k], &record);
     if (out != nullptr) *out = &sum;
-    const double du = at.column - record.column, dv = at.row - record.row;
     const double inverse = 1 / m.area, u = m.x * inverse, v = m.y * inverse;
-    double x = 0, y = 0;
-    const Line place = {u + du, v + dv, 1};
-    if (kernel.grad_barycentrics.given()) {
-      double e[3];
-      for (int n = 0; n < 3; ++n) e[n] = record.slope[n] * record.side[n].moved(du, dv).at(u, v);
-      const double total = reciprocal_or_zero(e[0] + e[1] + e[2]);
-      const double g[3] = {kernel.grad_barycentrics.at(2 * k), kernel.grad_barycentrics.at(2 * k + 1), 0};
-      const double s = (g[0] * e[0] + g[1] * e[1]) * total;
-      for (int n = 0; n < 3; ++n) {
-        const double grad_e = (g[n] - s) * total;
-        add_line(&sum.edge[n], grad_e, place);
-        x += grad_e * record.slope[n] * record.side[n].x;
-        y += grad_e * record.slope[n] * record.side[n].y;
-      }
-    }
-    if (kernel.grad_depth.given()) {
-      const double grad = kernel.grad_depth.at(k);
-      add_line(&sum.depth, grad, place);
-      x += grad * record.depth.x;
-      y += grad * record.depth.y;
-    }
+    const Line g = at_place(k, record, u + (at.column - record.column), v + (at.row - record.row), &sum);
     const double constant = kernel.grad_weight.given() ? kernel.grad_weight.at(k) / pixel_area : 0.0;
-    return {x * inverse, y * inverse, constant - (x * u + y * v) * inverse};
+    return {g.x * inverse, g.y * inverse, constant - (g.x * u + g.y * v) * inverse};
   }
+
+  DR_HD static void add_four(double* to, const Four& values) { store_lanes(to, load_lanes<Four>(to) + values); }
 
   DR_HD CandidateGradient& sum_of(int64_t item, int32_t triangle, const TriangleRecord* record) const {
     Place& place = places[triangle % kPlaces];
