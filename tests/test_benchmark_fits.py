@@ -158,19 +158,19 @@ def test_gradient_picture_finds_coverage_true_and_point_samples_not(tmp_path, mo
 
 @pytest.mark.slow
 def test_segments_place_wires_better_than_pairs(set_threads):
-    """A minute. Measured with seeds 0, 1, 2: see the table of docs/gradients.md; 0.73 of the error of pairs with 0."""
+    """A minute. Measured with seeds 0, 1, 2: 0.83, 0.75 and 0.84 of the error of pairs."""
     set_threads(1)
     pairs, segments = (
         fit_tasks.run_wires(fits.MODES[mode], 200, fits.WIRES["wires"], seed=0)[0] for mode in ("pairs", "segments")
     )
     assert pairs["start"] == segments["start"]
-    assert segments["pixels_off"] < 0.85 * pairs["pixels_off"]
+    assert segments["pixels_off"] < 0.9 * pairs["pixels_off"]
     assert segments["iou"] > pairs["iou"] + 0.01
 
 
 @pytest.mark.slow
 def test_coverage_places_wires_below_a_pixel_where_pairs_fail(set_threads):
-    """A minute. Measured with seed 0: off by 0.35 pixels with coverage, by 1.64 with pairs."""
+    """A minute. Measured with seed 0: off by 0.35 pixels with coverage, by 1.49 with pairs."""
     set_threads(1)
     pairs, coverage = (
         fit_tasks.run_wires(fits.MODES[mode], 200, fits.WIRES["thin_wires"], seed=0)[0]
