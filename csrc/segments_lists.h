@@ -2,6 +2,7 @@
 // by pixel. They share what they find between the picture and both gradients. For visibility "exact" see part 6.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "segments_exact.h"
@@ -27,8 +28,8 @@ struct ClipEdges {
   }
 };
 
-// Calls body(pair, segment, walk, &aside) for the edge-pixel pairs [begin, end); pair offsets[e] is the first of edge
-// e.
+// Calls body(pair, segment, walk, aside or null) for the edge-pixel pairs [begin, end); pair offsets[e] is the first of
+// edge e.
 template <class F>
 void for_each_pair(const SegmentMesh& in, const EdgeSegment* segments, const int64_t* offsets, int64_t edges,
                    int64_t begin, int64_t end, const F& body) {
@@ -42,9 +43,11 @@ void for_each_pair(const SegmentMesh& in, const EdgeSegment* segments, const int
     if (pair >= stop) continue;
     PixelWalk walk(segments[edge], in.viewport.width, in.viewport.height);
     walk.seek(static_cast<int32_t>(pair - offsets[edge]));
-    AsideTriangles aside(in, segments[edge]);
+    // Telling triangles apart pays where enough pixels see the same ones.
+    std::optional<AsideTriangles> aside;
+    if (offsets[edge + 1] - offsets[edge] >= 4) aside.emplace(in, segments[edge]);
     for (; pair < stop; ++pair) {
-      body(pair, segments[edge], walk, &aside);
+      body(pair, segments[edge], walk, aside.has_value() ? &*aside : nullptr);
       walk.advance();
     }
   }

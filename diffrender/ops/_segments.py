@@ -161,7 +161,7 @@ def _(
     crossings,
     scatter=SCATTER_NATIVE,
 ):
-    # As keep_pieces of csrc/segments.cpp has it.
+    # As keep_pieces of csrc/segments_walks.h has it.
     words = 0 if triangle_id.device.type == "cuda" else 2 + _PIECE_WORDS * (768 + triangle_id.numel() // 128)
     return image.new_empty(image.shape), triangle_id.new_empty((words,), dtype=torch.int64)
 
