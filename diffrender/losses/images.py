@@ -163,6 +163,11 @@ def check_images(name: str, image: Tensor, target: Tensor) -> Tensor:
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
     if weight is None:
         return values.mean()
+    sizes = zip(reversed(weight.shape), reversed(values.shape), strict=False)
+    if weight.ndim > values.ndim or any(size not in (1, whole) for size, whole in sizes):
+        expected = f"expand to the shape of the picture {_checks.shape_text(values)}"
+        hint = "A mask needs a channel axis: weight[..., None]."
+        _checks.fail(ValueError, "losses", "weight", expected, _checks.shape_text(weight), hint)
     weight = weight.to(values.dtype).expand_as(values)
     total = weight.sum()
     return torch.where(total == 0, 0, (values * weight).sum() / torch.where(total == 0, 1, total))
