@@ -94,6 +94,7 @@ def save_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
         path: .obj (own index tables, all digits; materials in an .mtl file, pictures in PNG files beside it), .ply
             (binary, colors as bytes, no materials) or .glb (all in one file, float32).
         mesh: vertices (V, 3). PLY and GLB know one index table only: there, vertices are repeated along texcoord seams.
+            MTL knows no occlusion and no alpha mode: what is "MASK" is read as "BLEND" again, and both sides show.
 
     Raises:
         ValueError: on another suffix, a batch of shapes, or materials that the format cannot hold.
