@@ -47,6 +47,13 @@ def test_image_losses_with_nothing_to_weigh_are_zero_with_zero_gradient():
     assert (image.grad == 0).all()
 
 
+def test_a_mask_without_a_channel_axis_is_a_clear_error():
+    image = torch.rand(2, 4, 5, 3)
+    message = r"losses: weight must expand to .* \(2, 4, 5, 3\), got \(2, 4, 5\). A mask needs a channel axis"
+    with pytest.raises(ValueError, match=message):
+        losses.l1(image, torch.zeros_like(image), weight=torch.ones(2, 4, 5))
+
+
 @pytest.mark.parametrize(
     ("picture", "message"),
     [
@@ -56,13 +63,6 @@ def test_image_losses_with_nothing_to_weigh_are_zero_with_zero_gradient():
     ids=["bytes", "bool"],
 )
 @pytest.mark.parametrize("loss", [losses.l1, losses.log_srgb_l1, losses.mask_iou, losses.mask_bce, losses.ssim])
-def test_a_mask_without_a_channel_axis_is_a_clear_error():
-    image = torch.rand(2, 4, 5, 3)
-    message = r"losses: weight must expand to .* \(2, 4, 5, 3\), got \(2, 4, 5\). A mask needs a channel axis"
-    with pytest.raises(ValueError, match=message):
-        losses.l1(image, torch.zeros_like(image), weight=torch.ones(2, 4, 5))
-
-
 def test_losses_refuse_pictures_of_integers(loss, picture, message):
     name = loss.__name__
     with pytest.raises(TypeError, match=f"{name}: target must be a float tensor, {message}"):
