@@ -107,8 +107,9 @@ struct Wedge {
   // Where the inner side leaves the pixel along line a.
   DR_HD void leave(const PixelSquare& square, const Line& a, const Line& b, double* u, double* v) const {
     const double sign = a.x * b.y - a.y * b.x < 0 ? -1 : 1, across = -sign * a.y, down = sign * a.x;
-    const double to_side = (across < 0 ? x - square.left : square.right - x) / magnitude(across);
-    const double to_row = (down < 0 ? y - square.top : square.bottom - y) / magnitude(down);
+    // 0 of -0, too, as above.
+    const double to_side = (across < 0 ? x - square.left : square.right - x) / ::fabs(across);
+    const double to_row = (down < 0 ? y - square.top : square.bottom - y) / ::fabs(down);
     const double length = to_side < to_row ? to_side : to_row;
     *u = x + length * across;
     *v = y + length * down;

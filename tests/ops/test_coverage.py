@@ -403,6 +403,25 @@ def test_split_vertices_give_the_same_picture(scene):
     torch.testing.assert_close(torch.zeros_like(grad).index_add(0, flat, split), grad, rtol=0, atol=1e-9)
 
 
+def test_upright_edges_around_a_corner_of_a_pixel_have_a_gradient():
+    """A fan around a point between two pixels; edges run straight up and down from it, with a 0 of either sign."""
+    ring = [[0.0, -3], [2, 0], [0, 3], [-2, 0], [-2, -3], [2, 3]]
+    order = torch.tensor([4, 0, 1, 5, 2, 3])
+    weights = rnd(2, 2, seed=3, dtype=F64)
+    for middle in ([1.0, 1.0], [1.0, 0.5], [0.5, 1.0], [1.25, 0.5]):
+        points = torch.tensor([[0.0, 0.0], *ring], dtype=F64) + torch.tensor(middle, dtype=F64)
+        rim = order + 1
+        faces = torch.stack([torch.zeros_like(rim), rim, rim.roll(-1)], -1)
+        grads = []
+        for triangles in (faces, faces[:, [0, 2, 1]]):
+            leaf = clip_of(points, (2, 2)).requires_grad_()
+            coverage = dr.coverage(leaf, triangles, (2, 2))
+            image = dr.composite(dr.interpolate(points @ weights, triangles, coverage), coverage)
+            grads.append(torch.autograd.grad((image * rnd(1, 2, 2, 2, seed=5, dtype=F64)).sum(), leaf)[0])
+            assert torch.isfinite(grads[-1]).all()
+        torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=1e-9)
+
+
 def test_many_triangles_in_one_pixel():
     """A fan of 400 slivers in front of a fan of 400: pieces by the hundred."""
     n = 400
