@@ -26,7 +26,8 @@ def constant(values: Any, like: Tensor) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values.to(like)
-    if like.device.type == "cpu" or torch.compiler.is_compiling():
+    is_fake = isinstance(like, torch._subclasses.FakeTensor)  # numbers have no values there, and nothing is copied
+    if like.device.type == "cpu" or torch.compiler.is_compiling() or is_fake:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
     on_host = torch.as_tensor(values, dtype=like.dtype, device="cpu")
     if on_host.numel() > _FEW or on_host.numel() == 0:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import diffrender as dr
@@ -74,3 +75,11 @@ def test_table_made_in_inference_mode_does_not_reach_later_graphs():
     leaf = values.requires_grad_()
     dr.prefilter_environment(leaf, 0.5, 4).sum().backward()
     assert leaf.grad.any()
+
+
+def test_numbers_for_a_fake_device_are_not_looked_at():
+    """torch.export and FakeTensorMode: a camera of numbers on a GPU that is not there."""
+    with FakeTensorMode():
+        camera = dr.Camera.perspective(fov_y_deg=40, width=8, height=6, device="cuda").look_at([0.0, 0.0, 3.0])
+        assert camera.camera_from_world.device.type == "cuda"
+        assert _constants.constant([1.0, 2.0], camera.focal_px).shape == (2,)
