@@ -109,15 +109,16 @@ def _bounds(tensor: torch.Tensor) -> tuple[int, int]:
     """Smallest and largest value.
 
     Index arrays go through one op after another: they are read once for all of them, and again if torch changed them in
-    place. What numpy changes in memory that it shares goes unseen; kernels never read outside of their arrays anyway.
+    place or gave them other memory (`tensor.data = other`, which counts as no change). What numpy or `tensor.data[...]`
+    changes goes unseen; kernels never read outside of their arrays anyway.
     """
-    version = None if tensor.is_inference() else tensor._version
+    state = None if tensor.is_inference() else (tensor._version, tensor.data_ptr(), tensor.shape)
     known = _known_bounds.get(tensor)
-    if known is not None and version is not None and known[0] == version:
+    if known is not None and state is not None and known[0] == state:
         return known[1]
     low, high = torch.aminmax(tensor.detach())
     bounds = int(low), int(high)
-    _known_bounds[tensor] = version, bounds
+    _known_bounds[tensor] = state, bounds
     return bounds
 
 

@@ -109,3 +109,14 @@ def test_index_arrays_changed_in_place_are_checked_again():
     for _ in range(2):
         with pytest.raises(ValueError, match="triangles refers to vertex 7"):
             dr.rasterize(positions, triangles, (8, 8))
+
+
+def test_index_arrays_with_other_memory_are_checked_again():
+    """`tensor.data = other` leaves torch's count of changes as it is."""
+    positions, triangles = square(0.4).detach(), TRIANGLES.clone()
+    dr.rasterize(positions, triangles, (8, 8))
+    triangles.data = TRIANGLES + 5
+    with pytest.raises(ValueError, match="triangles refers to vertex"):
+        dr.rasterize(positions, triangles, (8, 8))
+    triangles.data = TRIANGLES[:1].clone()
+    assert (dr.rasterize(positions, triangles, (8, 8)).triangle_id <= 0).all()
