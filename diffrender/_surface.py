@@ -266,10 +266,12 @@ class Surface:
 
         def group(from_around: bool) -> list:
             chosen = [light for light in lights if (is_occluded and _is_around(light)) == from_around]
+            if from_around and not chosen:
+                return []
             table = pack_lights([light for light in chosen if not isinstance(light, EnclosingLight)])
             table = table.to(device=self.mesh.device, dtype=self.mesh.dtype)
             enclosing = [light for light in chosen if isinstance(light, EnclosingLight)]
-            return [table, *enclosing] if chosen or not from_around else []
+            return [table, *enclosing]
 
         return group(False), group(True)
 
