@@ -115,6 +115,7 @@ def make_calls(level: int, size: int, noise: float = 0.0) -> dict[str, Callable[
     fragments = dr.rasterize(positions.detach(), triangles, (size, size))
     image = dr.interpolate(torch.from_numpy(scene.colors), triangles, fragments).requires_grad_()
     grad_image, grad_barycentrics = torch.rand_like(image), torch.rand_like(fragments.barycentrics)
+    grads_of_areas: dict[bool, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def rasterize(backward: bool):
         if not backward:
@@ -128,7 +129,9 @@ def make_calls(level: int, size: int, noise: float = 0.0) -> dict[str, Callable[
 
     def coverage(merge: bool):
         made = dr.coverage(positions, triangles, (size, size), merge_adjacent=merge)
-        return torch.autograd.grad((made.weight.sum() + made.barycentrics.sum()), positions)
+        if merge not in grads_of_areas:  # how many fragments there are, only the first call knows
+            grads_of_areas[merge] = (torch.rand_like(made.weight), torch.rand_like(made.barycentrics))
+        return torch.autograd.grad((made.weight, made.barycentrics), positions, grads_of_areas[merge])
 
     return {
         "rasterize": lambda: rasterize(False),
