@@ -24,6 +24,7 @@ def constant(values: Any, like: Tensor) -> Tensor:
     Raises:
         TypeError, ValueError: as torch.as_tensor does.
     """
+    values = joined(values)
     if isinstance(values, Tensor):
         return values.to(like)
     is_fake = isinstance(like, torch._subclasses.FakeTensor)  # numbers have no values there, and nothing is copied
@@ -34,6 +35,20 @@ def constant(values: Any, like: Tensor) -> Tensor:
         return on_host.to(like.device)
     numbers = [torch.full((), value, dtype=like.dtype, device=like.device) for value in on_host.flatten().tolist()]
     return torch.stack(numbers).view(on_host.shape)
+
+
+def joined(values: Any) -> Any:
+    """Sequences that hold tensors somewhere, as one tensor that passes on the gradient; anything else as it is.
+
+    torch.as_tensor would take the values of such tensors and cut them off from autograd.
+    """
+    if not isinstance(values, (tuple, list)):
+        return values
+    members = [joined(value) for value in values]
+    like = next((value for value in members if isinstance(value, Tensor)), None)
+    if like is None:
+        return values
+    return torch.stack([value if isinstance(value, Tensor) else constant(value, like) for value in members])
 
 
 def table(make: Callable[..., Tensor], *arguments: Hashable, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

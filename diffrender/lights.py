@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
-from diffrender._constants import constant
+from diffrender._constants import constant, joined
 from diffrender.geometry.normals import safe_normalize
 
 # Type numbers and columns of the kernels (csrc/shade_light.h).
@@ -69,6 +69,7 @@ class Light:
     _columns: ClassVar[dict[str, tuple[int, int]]]
 
     def __init__(self, **values: Value):
+        values = {name: joined(value) for name, value in values.items()}
         like = next((v for v in values.values() if isinstance(v, Tensor) and v.dtype in _FLOATING), None)
         for name, value in values.items():
             setattr(self, name, self._as_tensor(name, value, like))

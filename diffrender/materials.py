@@ -365,7 +365,7 @@ def _as_tensor(name: str, value: Any, like: Tensor | None) -> Tensor | None:
         tensor = _checks.check_floating("Material", name, value)
     else:
         try:
-            tensor = torch.as_tensor(value, dtype=torch.float32) if like is None else constant(value, like)
+            tensor = constant(value, torch.empty(0, dtype=torch.float32) if like is None else like)
         except (TypeError, ValueError, RuntimeError):
             _checks.fail(TypeError, "Material", name, "be a tensor or numbers", type(value).__name__)
     fits = tensor.dim() == 0 or tensor.shape[-1] in channels

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _checks
-from diffrender._constants import constant
+from diffrender._constants import constant, joined
 from diffrender.geometry.normals import safe_normalize
 
 Vector = Tensor | list[float] | tuple[float, float, float]
@@ -173,4 +173,5 @@ def _common_vectors(*vectors: Vector) -> list[Tensor]:
 
 
 def _as_float_tensor(values: Vector | float) -> Tensor:
+    values = joined(values)
     return values if isinstance(values, Tensor) else torch.as_tensor(values, dtype=torch.float32)
