@@ -178,18 +178,22 @@ class StripWorker {
   static Flags flags_along(const TriangleRecord& record, double u, double v) {
     const Columns columns = Columns{0, 1, 2, 3} + u;
     const int64_t special = record.crosses_depth != 0 ? kSpecial : 0;
-    Flags flags = {special, special, special, special}, center = {-1, -1, -1, -1};
+    Flags flags = {special, special, special, special};
+    const Columns on_edge = {kOnEdge, kOnEdge, kOnEdge, kOnEdge};
+    Columns inside = Columns{} + kLargest<double>;
     for (int k = 0; k < 3; ++k) {
       const Line& side = record.side[k];
       const double reach = side.reach();
       const Columns distance = side.c + side.x * columns + side.y * v;
       const Columns farthest = distance + reach, nearest = distance - reach;
       const Columns limit = {kSideTolerance, kSideTolerance, kSideTolerance, kSideTolerance};
-      const Flags reaches = farthest > limit, cuts = nearest < -limit, has = distance >= Columns{};
+      const Flags reaches = farthest > limit, cuts = nearest < -limit;
       flags |= (~reaches & kSpecial) | (cuts & (int64_t(1) << k));  // beyond the side it is not a candidate
-      center &= has;
+      inside = distance < inside ? distance : inside;
     }
-    return flags | (center & kHasCenter);
+    // Of two neighbours at whose edge the centre lies, rounding may give it to none.
+    const Flags has = inside >= on_edge, is_near = ~has & (inside > -on_edge);
+    return flags | (has & kHasCenter) | (is_near & kSpecial);
   }
 
   // After the lists are filled each place is the end of its list.

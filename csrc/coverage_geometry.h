@@ -22,6 +22,9 @@ constexpr double kSideTolerance = 1e-14;
 // Lines between pixels lie this much (pixels) further right and down than they should. An edge exactly on such a line,
 // as of shapes with whole pixel coordinates, is then inside of one pixel and not of none, and has its derivative there.
 constexpr double kGridShift = 1e-11;
+// A centre within this distance (pixels) of a side cannot be counted on one side of it: of two neighbours that meet
+// there, rounding may give it to both or to none.
+constexpr double kOnEdge = 1e-9;
 // Areas (square pixels) below are rounding.
 constexpr double kSmallestArea = 1e-15;
 // Differences of depth below this part of the summands of both depths are ties.
@@ -179,6 +182,12 @@ struct Candidate {
     const double inverse = 1 / depth.slope();
     return name == kNear ? Line{depth.x * inverse, depth.y * inverse, (depth.c + 1) * inverse}
                          : Line{-depth.x * inverse, -depth.y * inverse, (1 - depth.c) * inverse};
+  }
+
+  // Distance in pixels of the centre from the nearest side's line, > 0 inside of the triangle.
+  DR_HD double distance_inside() const {
+    const double first = side[0].c < side[1].c ? side[0].c : side[1].c;
+    return side[2].c < first ? side[2].c : first;
   }
 
   // e_i at a point.

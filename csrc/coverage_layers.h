@@ -15,19 +15,17 @@ namespace diffrender {
 // Winding of the front layer, as the sign of D, where the candidates are what the introduction demands and n >= 0.
 // 0 elsewhere. Whether it is in front is not known then. The partners have been looked for.
 DR_HD_CALL int front_layer(const Candidate* candidates, int count) {
-  constexpr double kOnEdge = 1e-9;  // pixels: too near to an edge to be counted on one of its sides
   int front = 0, balance = 0;
   double nearest = kLargest<double>;
   int front_at_center = 0;
   for (int i = 0; i < count; ++i) {
     const Candidate& c = candidates[i];
     const int winding = c.record->determinant > 0 ? 1 : -1;
-    double inside = kLargest<double>;
+    const double inside = c.distance_inside();
     for (int s = 0; s < c.sides; ++s) {
       if (c.side_name[s] >= kNear) return 0;
     }
     for (int k = 0; k < 3; ++k) {
-      inside = c.side[k].c < inside ? c.side[k].c : inside;
       if (c.partner[k] == kOpen) return 0;
       if (c.partner[k] == kNoPartner) continue;
       const Candidate& other = candidates[c.partner[k]];

@@ -215,14 +215,16 @@ struct CoverageLists {
       for (int s = 0; s < c.sides; ++s) {
         if (c.side_name[s] >= kNear) return -1;
       }
-      if (has_center(c) && (center < 0 || c.depth.c < candidates[center].depth.c)) center = i;
+      const double inside = c.distance_inside();
+      if (magnitude(inside) < kOnEdge) return -1;  // of two neighbours there, rounding may give the centre to none
+      if (inside > 0 && (center < 0 || c.depth.c < candidates[center].depth.c)) center = i;
     }
     if (center < 0) return -1;
     const bool side = candidates[center].record->determinant > 0;
     for (int i = 0; i < *count; ++i) {
       const Candidate& c = candidates[i];
       if ((c.record->determinant > 0) != side) continue;
-      if (i != center && has_center(c)) return -1;
+      if (i != center && c.distance_inside() > 0) return -1;
       for (int s = 0; s < c.sides; ++s) {
         const int32_t other = c.partner[c.side_name[s]];
         if (other == kOpen) return -1;
@@ -244,8 +246,6 @@ struct CoverageLists {
     *count = kept;
     return result;
   }
-
-  DR_HD static bool has_center(const Candidate& c) { return c.side[0].c >= 0 && c.side[1].c >= 0 && c.side[2].c >= 0; }
 
   // Both ends of an edge beyond the same side of the pixel.
   DR_HD bool misses_pixel(const PixelPlace& at, int32_t from, int32_t to) const {
