@@ -158,6 +158,14 @@ def test_the_module_runs_and_explains_itself():
     assert "recovers its shape from those pictures alone" in " ".join(result.stdout.split())
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """A shell makes what it starts in the background deaf to SIGINT, and children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press_ctrl_c_at(step: int, times: int, monkeypatch) -> None:
     """Makes the progress bar raise SIGINT when it hears of that step."""
     update = cli._Progress.update
@@ -171,6 +179,7 @@ def press_ctrl_c_at(step: int, times: int, monkeypatch) -> None:
     monkeypatch.setattr(cli._Progress, "update", and_interrupt)
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_stops_cleanly_with_what_there_is(tmp_path, capsys, monkeypatch, set_threads):
     press_ctrl_c_at(5, 1, monkeypatch)
     assert run("--mesh", STAR_KNOT, "--out", tmp_path, "--steps", 1000, *QUICK) == 130
@@ -185,6 +194,7 @@ def test_ctrl_c_stops_cleanly_with_what_there_is(tmp_path, capsys, monkeypatch, 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_a_second_ctrl_c_stops_at_once(tmp_path, capsys, monkeypatch, set_threads):
     press_ctrl_c_at(2, 2, monkeypatch)
     assert run("--mesh", STAR_KNOT, "--out", tmp_path, "--steps", 1000, *QUICK) == 130
@@ -192,6 +202,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, capsys, monkeypatch, set_thread
     assert not (tmp_path / "report.json").exists()
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_reaches_the_command_from_outside(tmp_path):
     """As from a terminal: no traceback, and a report, whatever the command is doing at that moment."""
     command = [sys.executable, "-m", "diffrender", "fit", "--mesh", str(STAR_KNOT), "--out", str(tmp_path / "out")]
