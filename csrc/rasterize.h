@@ -6,6 +6,25 @@
 
 namespace diffrender {
 
+// How the edge functions change over the picture: n_i = d(a_i)/d(fx) = w_k q_jy - w_j q_ky and m_i = d(a_i)/d(fy) = w_j
+// q_kx - w_k q_jx, and their sums N and M.
+template <class scalar_t>
+struct EdgeSlopes {
+  scalar_t n[3], m[3], total_n, total_m;
+
+  DR_HD static EdgeSlopes of(const Vec4<scalar_t> v[3], const Vec2<scalar_t> q[3]) {
+    EdgeSlopes s;
+    for (int i = 0; i < 3; ++i) {
+      const int j = (i + 1) % 3, k = (i + 2) % 3;
+      s.n[i] = v[k].w * q[j].y - v[j].w * q[k].y;
+      s.m[i] = v[j].w * q[k].x - v[k].w * q[j].x;
+    }
+    s.total_n = s.n[0] + s.n[1] + s.n[2];
+    s.total_m = s.m[0] + s.m[1] + s.m[2];
+    return s;
+  }
+};
+
 template <class scalar_t>
 struct FragmentOutput {
   int32_t* triangle_id;    // [B, H, W], -1 = background
@@ -26,8 +45,7 @@ struct FragmentOutput {
     for (int i = 0; i < 4; ++i) derivatives[4 * pixel + i] = 0;
   }
 
-  // d(b_k)/dx = (2/W) (n_k - b_k N) / S and d(b_k)/dy = -(2/H) (m_k - b_k M) / S (y down), where
-  // n_i = d(a_i)/d(fx) = w_k q_jy - w_j q_ky and m_i = d(a_i)/d(fy) = w_j q_kx - w_k q_jx, N and M their sums.
+  // d(b_k)/dx = (2/W) (n_k - b_k N) / S and d(b_k)/dy = -(2/H) (m_k - b_k M) / S (y down), see EdgeSlopes.
   DR_HD void write(int64_t pixel, const Vec4<scalar_t> v[3], const Viewport<scalar_t>& viewport, int32_t column,
                    int32_t row) const {
     const PixelFrame<scalar_t> f = pixel_frame(v, viewport.center_x(column), viewport.center_y(row));
@@ -37,17 +55,11 @@ struct FragmentOutput {
     barycentrics[2 * pixel + 1] = b1;
     depth[pixel] = depth_at(v, f.a);
     if (derivatives == nullptr) return;
-    scalar_t n[3], m[3];
-    for (int i = 0; i < 3; ++i) {
-      const int j = (i + 1) % 3, k = (i + 2) % 3;
-      n[i] = v[k].w * f.q[j].y - v[j].w * f.q[k].y;
-      m[i] = v[j].w * f.q[k].x - v[k].w * f.q[j].x;
-    }
-    const scalar_t total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
-    derivatives[4 * pixel + 0] = viewport.step_x * (n[0] - b0 * total_n) * inverse;
-    derivatives[4 * pixel + 1] = -viewport.step_y * (m[0] - b0 * total_m) * inverse;
-    derivatives[4 * pixel + 2] = viewport.step_x * (n[1] - b1 * total_n) * inverse;
-    derivatives[4 * pixel + 3] = -viewport.step_y * (m[1] - b1 * total_m) * inverse;
+    const auto s = EdgeSlopes<scalar_t>::of(v, f.q);
+    derivatives[4 * pixel + 0] = viewport.step_x * (s.n[0] - b0 * s.total_n) * inverse;
+    derivatives[4 * pixel + 1] = -viewport.step_y * (s.m[0] - b0 * s.total_m) * inverse;
+    derivatives[4 * pixel + 2] = viewport.step_x * (s.n[1] - b1 * s.total_n) * inverse;
+    derivatives[4 * pixel + 3] = -viewport.step_y * (s.m[1] - b1 * s.total_m) * inverse;
   }
 };
 
@@ -117,18 +129,12 @@ struct RasterizeBackward {
   // min(1, v / least_width), from the slopes of its barycentrics: FragmentOutput::write().
   DR_HD scalar_t share(const Triangle& t, const PixelFrame<scalar_t>& f, scalar_t inverse) const {
     if (!(least_width > 0)) return 1;
-    scalar_t n[3], m[3];
-    for (int i = 0; i < 3; ++i) {
-      const int j = (i + 1) % 3, k = (i + 2) % 3;
-      n[i] = t.v[k].w * f.q[j].y - t.v[j].w * f.q[k].y;
-      m[i] = t.v[j].w * f.q[k].x - t.v[k].w * f.q[j].x;
-    }
-    const scalar_t total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
+    const auto s = EdgeSlopes<scalar_t>::of(t.v, f.q);
     scalar_t steepest = 0, weight = 1;
     for (int i = 0; i < 3; ++i) {
       const scalar_t b = f.a[i] * inverse;
-      const scalar_t x = least_width * viewport.step_x * inverse * (n[i] - b * total_n);
-      const scalar_t y = least_width * viewport.step_y * inverse * (m[i] - b * total_m);
+      const scalar_t x = least_width * viewport.step_x * inverse * (s.n[i] - b * s.total_n);
+      const scalar_t y = least_width * viewport.step_y * inverse * (s.m[i] - b * s.total_m);
       const scalar_t squared = x * x + y * y;
       steepest = squared > steepest ? squared : steepest;
       weight = b * b > weight ? b * b : weight;
@@ -151,18 +157,12 @@ struct RasterizeBackward {
       const scalar_t* const h = grad_derivatives + 4 * pixel;
       const scalar_t scale_x = part * viewport.step_x * inverse, scale_y = -part * viewport.step_y * inverse;
       const scalar_t hx[3] = {h[0] * scale_x, h[2] * scale_x, 0}, hy[3] = {h[1] * scale_y, h[3] * scale_y, 0};
-      scalar_t n[3], m[3];
-      for (int i = 0; i < 3; ++i) {
-        const int j = (i + 1) % 3, k = (i + 2) % 3;
-        n[i] = t.v[k].w * f.q[j].y - t.v[j].w * f.q[k].y;
-        m[i] = t.v[j].w * f.q[k].x - t.v[k].w * f.q[j].x;
-      }
-      const scalar_t total_n = n[0] + n[1] + n[2], total_m = m[0] + m[1] + m[2];
+      const auto s = EdgeSlopes<scalar_t>::of(t.v, f.q);
       const scalar_t sx = hx[0] * b[0] + hx[1] * b[1], sy = hy[0] * b[0] + hy[1] * b[1];
       scalar_t grad_s = 0;
       for (int k = 0; k < 2; ++k) {
-        grad_s -= (hx[k] * (n[k] - b[k] * total_n) + hy[k] * (m[k] - b[k] * total_m)) * inverse;
-        g[k] -= hx[k] * total_n + hy[k] * total_m;
+        grad_s -= (hx[k] * (s.n[k] - b[k] * s.total_n) + hy[k] * (s.m[k] - b[k] * s.total_m)) * inverse;
+        g[k] -= hx[k] * s.total_n + hy[k] * s.total_m;
       }
       for (int i = 0; i < 3; ++i) {
         const int j = (i + 1) % 3, k = (i + 2) % 3;
