@@ -291,17 +291,26 @@ def test_mirrored_instances_keep_their_outside(tmp_path):
     assert ((mesh.vertex_normals() * mesh.vertices).sum(-1) > 0.9).all()
 
 
-def test_stl_has_separate_triangles_and_can_be_welded_as_documented(tmp_path):
+def test_stl_is_welded_and_shades_flat(tmp_path):
     sphere = geometry.icosphere(2)
     trimesh.Trimesh(sphere.vertices.numpy(), sphere.triangles.numpy(), process=False).export(tmp_path / "a.stl")
     mesh = dr.load_mesh(tmp_path / "a.stl")
-    assert mesh.vertex_count == 3 * sphere.triangle_count
-    assert len(mesh.adjacent_triangles()) == 0
-    vertices, index = torch.unique(mesh.vertices, dim=0, return_inverse=True)
-    welded = dr.Mesh(vertices, index[mesh.triangles])
-    assert welded.vertex_count == sphere.vertex_count
-    assert len(welded.adjacent_triangles()) == len(sphere.adjacent_triangles())
-    torch.testing.assert_close(welded.triangle_normals(), mesh.triangle_normals())
+    assert (mesh.vertex_count, mesh.triangle_count) == (sphere.vertex_count, sphere.triangle_count)
+    assert len(mesh.adjacent_triangles()) == len(sphere.adjacent_triangles())
+    corners, expected = mesh.vertices[mesh.triangles.long()], sphere.vertices[sphere.triangles.long()]
+    torch.testing.assert_close(corners, expected, rtol=0, atol=0)  # triangles in the order of the file
+    torch.testing.assert_close(mesh.normals[mesh.normal_triangles.long()[:, 1]], sphere.triangle_normals())
+    moved = mesh.with_vertices(mesh.vertices)
+    torch.testing.assert_close(moved.vertex_normals()[moved.triangles.long()],
+                               sphere.vertex_normals()[sphere.triangles.long()])  # fmt: skip
+
+
+def test_stl_without_a_proper_triangle_is_an_error(tmp_path):
+    corner = "vertex 0 0 0\n"
+    text = f"solid a\nfacet normal 0 0 1\nouter loop\n{corner}{corner}vertex 1 0 0\nendloop\nendfacet\nendsolid a\n"
+    (tmp_path / "line.stl").write_text(text)
+    with pytest.raises(ValueError, match="line.stl must hold a triangle with three different corners, got none"):
+        dr.load_mesh(tmp_path / "line.stl")
 
 
 @pytest.mark.parametrize("suffix", [".ply", ".glb", ".stl", ".off"])

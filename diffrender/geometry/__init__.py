@@ -37,6 +37,7 @@ from diffrender.geometry.transforms import (
     transform_points,
     translation,
 )
+from diffrender.geometry.weld import weld, weld_vertices
 
 __all__ = [
     "Edges",
@@ -78,4 +79,6 @@ __all__ = [
     "unique_edges",
     "vertex_normals",
     "vertex_tangents",
+    "weld",
+    "weld_vertices",
 ]

@@ -16,6 +16,7 @@ from torch import Tensor
 from diffrender._extras import require
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.transforms import transform_points
+from diffrender.geometry.weld import weld
 from diffrender.io.gltf import read_gltf
 from diffrender.io.gltf_writer import one_index_table, write_glb
 from diffrender.io.obj import read_obj, write_obj
@@ -47,10 +48,12 @@ def load_mesh(
         For glTF: all instances of the scene, moved to their places and joined, with texcoords, normals (flat ones where
         the file has none), the file's tangents, linear colors and materials; attributes that only some parts have are
         filled in.
+        For STL, which knows no connectivity: vertices at the same place are one (`geometry.weld`), triangles without
+        area because of it are left out, and each has its own normal, which shades it flat;
+        `mesh.replace(normals=None)` shades smoothly, as does `mesh.with_vertices` in a fit.
         For the others: one vertex table with texcoords and colors where every part has them.
-        STL knows no connectivity: every triangle has three vertices of its own, which shades it flat, and mesh losses
-        and preconditioners see no neighbours. To fit such a shape, weld it: `vertices, index =
-        torch.unique(mesh.vertices, dim=0, return_inverse=True)` and `dr.Mesh(vertices, index[mesh.triangles])`.
+        Where vertices were split for normals or seams (glTF, often PLY), neighbours are apart for mesh losses and
+        preconditioners: `geometry.weld(mesh)` joins them.
         Texcoords count from the top left (files that count from the bottom are turned over); colors are taken as the
         file holds them, without decoding. `mesh.material` is one `Material`, or a list that `mesh.material_ids` chooses
         from.
@@ -148,7 +151,17 @@ def _read_with_trimesh(path: str | os.PathLike[str]) -> Mesh:
     parts = [part for part in parts if part is not None]
     if not parts or not sum(part.triangle_count for part in parts):
         raise ValueError(f"load_mesh: {path} must hold at least one triangle, got none.")
-    return _join(parts)
+    mesh = _join(parts)
+    return _welded_flat(path, mesh) if Path(path).suffix.lower() == ".stl" else mesh
+
+
+def _welded_flat(path: str | os.PathLike[str], mesh: Mesh) -> Mesh:
+    """Separate triangles as a mesh that looks the same and knows which of them touch."""
+    mesh = weld(mesh)
+    if not mesh.triangle_count:
+        raise ValueError(f"load_mesh: {path} must hold a triangle with three different corners, got none.")
+    own = torch.arange(mesh.triangle_count)[:, None].expand(-1, 3)
+    return mesh.replace(normals=mesh.triangle_normals(), normal_triangles=own)
 
 
 def _part(scene: Any, trimesh: Any, node: str) -> Mesh | None:

@@ -58,7 +58,7 @@ def edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None = None
 def _edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
     corners = triangles.long()
     count = len(corners)
-    welded = corners if positions is None else _weld(positions)[corners]
+    welded = corners if positions is None else equal_rows(positions)[corners]
     first, second = welded[:, [1, 2, 0]], welded[:, [2, 0, 1]]  # ends of the edge opposite to corner k
     low, high = torch.minimum(first, second), torch.maximum(first, second)
     proper = ((first != second).all(dim=1, keepdim=True)).expand(count, 3)
@@ -79,10 +79,10 @@ def _edge_topology(triangles: torch.Tensor, positions: torch.Tensor | None) -> t
     return result.view(count, 3)
 
 
-def _weld(positions: torch.Tensor) -> torch.Tensor:
-    """(V,) labels, equal exactly for vertices with equal positions."""
-    columns = positions.movedim(-2, 0).flatten(1) + 0.0  # -0 and +0 are the same place
-    label = torch.zeros(len(columns), dtype=torch.int64, device=positions.device)
+def equal_rows(values: torch.Tensor) -> torch.Tensor:
+    """(V,) labels below V of (V, D) or (B, V, D), the same exactly for rows that are equal (in every item)."""
+    columns = values.movedim(-2, 0).flatten(1) + 0  # -0 and +0 are equal
+    label = torch.zeros(len(columns), dtype=torch.int64, device=values.device)
     for column in columns.unbind(1):
         value = torch.unique(column, return_inverse=True)[1]
         label = torch.unique((label << 32) | value, return_inverse=True)[1]
