@@ -76,9 +76,9 @@ void check_capacity(const ListSizes& found, const ListSizes& room) {
   check(found.fragments, room.fragments, " fragments");
 }
 
-// All fragments on the CPU: triangle, weight, barycentrics, depth, pixel, offsets, kinds; and ListSizes (3).
+// All fragments on the CPU: triangle, weight, barycentrics, depth, offsets, kinds; and ListSizes (3).
 // With a capacity the lists have that length, and more than it, of candidates too, is an error; without one it is -1.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_fragments(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_fragments(
     const Tensor& clip_positions, const Tensor& triangle_indices, const std::optional<Tensor>& item_ranges,
     int64_t height, int64_t width, int64_t cull, bool merge, bool is_double, int64_t capacity,
     int64_t candidate_capacity, int64_t pixel_capacity) {
@@ -120,11 +120,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cover
   const Tensor weight = new_empty(positions, {total}, type), depth = new_empty(positions, {total}, type);
   const Tensor barycentrics = new_empty(positions, {total, 2}, type),
                kinds = new_empty(boxes, {total}, ScalarType::Byte);
-  const Tensor pixel = new_empty(boxes, {total}, ScalarType::Long);
   const Tensor offsets = new_zeros(boxes, {batch * pixels + 1}, ScalarType::Long);
   const Tensor numbers = new_empty(boxes, {3}, ScalarType::Long);
   *static_cast<ListSizes*>(numbers.mutable_data_ptr()) = sizes;
-  int64_t* const pixel_of = mutable_data<int64_t>(pixel);
   int64_t* const ends = mutable_data<int64_t>(offsets) + 1;
   parallel_tasks(tasks, [&](int64_t i) {
     const StripFragments& strip = found[i];
@@ -140,9 +138,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cover
     const int64_t row = i % strips.per_item * kStripRows, begin = (i / strips.per_item * height + row) * width;
     int64_t place = first[i];
     for (int64_t p = 0; p < std::min(kStripRows, height - row) * width; ++p) {
-      const int64_t end = place + (strip.counts != nullptr ? strip.counts[p] : 0);
-      while (place < end) pixel_of[place++] = begin + p;
-      ends[begin + p] = end;
+      if (strip.counts != nullptr) place += strip.counts[p];
+      ends[begin + p] = place;
     }
   });
   const int64_t empty = total - first[tasks];
@@ -155,12 +152,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cover
     fill(barycentrics, 0, 2 * float_bytes);
     fill(kinds, 0, 1);
     const FloatOutput depths = {depth.mutable_data_ptr(), is_double};
-    for (int64_t k = first[tasks]; k < total; ++k) {
-      depths.set(k, 1);
-      pixel_of[k] = std::max<int64_t>(batch * pixels - 1, 0);
-    }
+    for (int64_t k = first[tasks]; k < total; ++k) depths.set(k, 1);
   }
-  return {triangle_id, weight, barycentrics, depth, pixel, offsets, kinds, numbers};
+  return {triangle_id, weight, barycentrics, depth, offsets, kinds, numbers};
 }
 
 // Adds 1 to counts[pixel] for every triangle that touches it, and where there is a list to fill, writes the triangle to
@@ -261,27 +255,28 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_clip(
   return {counts, weight, barycentrics, depth, kinds};
 }
 
-// Only the candidates that are seen: triangle, weight, barycentrics, depth, pixel, kind. `total`: the length of the
-// result; if there are fewer, its end shows nothing, and what would come after it is left out.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(
-    const Tensor& list_offsets, const Tensor& candidates, const Tensor& weights, const Tensor& weights_of_corners,
-    const Tensor& depths, const Tensor& kinds, const Tensor& fragment_offsets, int64_t total) {
+// Only the candidates that are seen: triangle, weight, barycentrics, depth, kind. `total`: the length of the result;
+// if there are fewer, its end shows nothing, and what would come after it is left out.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(const Tensor& list_offsets,
+                                                                    const Tensor& candidates, const Tensor& weights,
+                                                                    const Tensor& weights_of_corners,
+                                                                    const Tensor& depths, const Tensor& kinds,
+                                                                    const Tensor& fragment_offsets, int64_t total) {
   const DeviceScope device(weights);
   const Tensor offsets = as_contiguous(list_offsets), list = as_contiguous(candidates), depth = as_contiguous(depths);
   const Tensor weight = as_contiguous(weights), barycentrics = as_contiguous(weights_of_corners);
   const Tensor kind = as_contiguous(kinds), new_offsets = as_contiguous(fragment_offsets);
-  const Tensor triangle_id = new_empty(weight, {total}, ScalarType::Int), pixel = new_empty(offsets, {total});
+  const Tensor triangle_id = new_empty(weight, {total}, ScalarType::Int);
   const Tensor new_weight = new_empty(weight, {total}), new_depth = new_empty(weight, {total});
   const Tensor new_barycentrics = new_empty(weight, {total, 2}), new_kind = new_empty(kind, {total});
   const int64_t pixels = offsets.numel() - 1;
-  launch_in_order(
-      weight, pixels + total,
-      CoverageCompact{pixels, total, data<int64_t>(offsets), data<int32_t>(list), data<double>(weight),
-                      data<double>(barycentrics), data<double>(depth), data<uint8_t>(kind), data<int64_t>(new_offsets),
-                      mutable_data<int32_t>(triangle_id), mutable_data<double>(new_weight),
-                      mutable_data<double>(new_barycentrics), mutable_data<double>(new_depth),
-                      mutable_data<int64_t>(pixel), mutable_data<uint8_t>(new_kind)});
-  return {triangle_id, new_weight, new_barycentrics, new_depth, pixel, new_kind};
+  launch_in_order(weight, pixels + total,
+                  CoverageCompact{pixels, total, data<int64_t>(offsets), data<int32_t>(list), data<double>(weight),
+                                  data<double>(barycentrics), data<double>(depth), data<uint8_t>(kind),
+                                  data<int64_t>(new_offsets), mutable_data<int32_t>(triangle_id),
+                                  mutable_data<double>(new_weight), mutable_data<double>(new_barycentrics),
+                                  mutable_data<double>(new_depth), mutable_data<uint8_t>(new_kind)});
+  return {triangle_id, new_weight, new_barycentrics, new_depth, new_kind};
 }
 
 // The backward kernel on the CPU: one scratch per range of pixels.
@@ -397,7 +392,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "coverage_fragments(Tensor clip_positions, Tensor triangles, Tensor? ranges, int height, int width, int cull, "
       "bool merge, bool is_double, int capacity, int candidate_capacity, "
       "int pixel_capacity) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
-      "Tensor, Tensor, Tensor)");
+      "Tensor, Tensor)");
   m.def("coverage_count(Tensor boxes, Tensor records, Tensor block_offsets, int height, int width) -> Tensor");
   m.def(
       "coverage_fill(Tensor boxes, Tensor records, Tensor block_offsets, Tensor offsets, int total, "
@@ -407,7 +402,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrender, m) {
       "int longest, int height, int width, bool merge) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "coverage_compact(Tensor offsets, Tensor candidates, Tensor weight, Tensor barycentrics, Tensor depth, "
-      "Tensor kind, Tensor new_offsets, int total) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor kind, Tensor new_offsets, int total) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "coverage_backward(Tensor clip_positions, Tensor triangles, Tensor offsets, Tensor triangle_id, Tensor kind, "
       "int longest, int height, int width, Tensor? grad_weight, Tensor? grad_barycentrics, Tensor? grad_depth, "

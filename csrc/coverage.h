@@ -144,7 +144,7 @@ struct CoverageForward {
 };
 
 // The fragments that are seen, without gaps. Items are the pixels and behind them the places of the result: those
-// beyond the last fragment are made to show nothing, at the last pixel, so that all stay sorted.
+// beyond the last fragment are made to show nothing.
 struct CoverageCompact {
   int64_t pixels, capacity;
   const int64_t* offsets;      // [P + 1] of the candidates
@@ -158,7 +158,6 @@ struct CoverageCompact {
   double* new_weight;          // [capacity]
   double* new_barycentrics;    // [capacity, 2]
   double* new_depth;           // [capacity]
-  int64_t* new_pixel;          // [capacity]
   uint8_t* new_kind;           // [capacity]
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
@@ -180,8 +179,7 @@ struct CoverageCompact {
       new_barycentrics[2 * place] = barycentrics[2 * k];
       new_barycentrics[2 * place + 1] = barycentrics[2 * k + 1];
       new_depth[place] = depth[k];
-      new_kind[place] = kind[k];
-      new_pixel[place++] = p;
+      new_kind[place++] = kind[k];
     }
   }
 
@@ -192,7 +190,6 @@ struct CoverageCompact {
     new_barycentrics[2 * place + 1] = 0;
     new_depth[place] = 1;
     new_kind[place] = static_cast<uint8_t>(FragmentKind::any);
-    new_pixel[place] = pixels > 0 ? pixels - 1 : 0;
   }
 };
 

@@ -281,8 +281,7 @@ class Surface:
         # An orthographic camera looks along -z from everywhere.
         value = self.camera.camera_from_world[..., 2, :3] if orthographic else self.camera.eye
         if isinstance(fragments, Coverage) and value.dim() == 2:
-            _, height, width = fragments.size
-            value = value.expand(fragments.size[0], 3)[fragments.pixel // (height * width)][None, None]
+            value = value.expand(fragments.size[0], 3)[fragments.item][None, None]
         return {"view_directions" if orthographic else "camera_position": value}
 
 

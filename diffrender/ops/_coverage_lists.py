@@ -29,7 +29,7 @@ def visible_fragments(
     merge: bool,
     capacity: tuple[int, int, int] | None,
 ) -> tuple:
-    """triangle_id (N,), weight (N,), barycentrics (N, 2), depth (N,), pixel (N,), offsets, kinds (N,), counts (3,), and
+    """triangle_id (N,), weight (N,), barycentrics (N, 2), depth (N,), offsets, kinds (N,), counts (3,), and
     the longest list that working memory has to be made for.
     """
     op = torch.ops.diffrender
@@ -119,7 +119,6 @@ def _(offsets, candidates, weight, barycentrics, depth, kinds, new_offsets, tota
         weight.new_empty((total,)),
         weight.new_empty((total, 2)),
         weight.new_empty((total,)),
-        offsets.new_empty((total,)),
         kinds.new_empty((total,)),
     )
 

@@ -53,8 +53,6 @@ class Coverage(NamedTuple):
     """(N, 2): perspective-correct weights of corners 0 and 1 at the centroid of the visible area."""
     depth: torch.Tensor
     """(N,): z/w at the centroid, which is its mean over the visible area."""
-    pixel: torch.Tensor
-    """(N,) int64: number of the pixel."""
     offsets: torch.Tensor
     """(B * H * W + 1,) int64: fragments offsets[p] to offsets[p + 1] belong to pixel p."""
     size: tuple[int, int, int]
@@ -85,9 +83,23 @@ class Coverage(NamedTuple):
         )
 
     @property
+    def pixel(self) -> torch.Tensor:
+        """(N,) int64: number of the pixel of each fragment; the last one for places beyond the last fragment.
+
+        Made from `offsets` at every call, 8 bytes a fragment; nothing waits for the device.
+        """
+        places = self.weight.shape[0]
+        if self.offsets.shape[0] == 1:  # no pixels, but maybe places
+            return self.offsets.new_zeros(places)
+        ends = torch.cat([self.offsets[1:-1], self.offsets.new_full((1,), places)])
+        return torch.repeat_interleave(ends - self.offsets[:-1], output_size=places)
+
+    @property
     def item(self) -> torch.Tensor:
-        """(N,) int64: the batch item of each fragment."""
-        return self.pixel // (self.size[1] * self.size[2])
+        """(N,) int64: the batch item of each fragment; the last one for places beyond the last fragment."""
+        begins = self.offsets[: -1 : self.size[1] * self.size[2]]
+        places = torch.arange(self.weight.shape[0], device=begins.device)
+        return torch.searchsorted(begins[1:].contiguous(), places, right=True)
 
 
 def coverage(
@@ -196,10 +208,7 @@ def _coverage_with_driver(
     indices = indices.to(torch.int32)
     options: Any = (height, width, _checks.CULL[cull], merge_adjacent, room, driver)
     *lists, _, counts, _ = apply(_Coverage, positions, indices, ranges, *options)
-    triangle_id, weight, barycentrics, depth, pixel, offsets = lists
-    return Coverage(
-        triangle_id, weight, barycentrics, depth, pixel, offsets, (batch, height, width), counts=counts, capacity=room
-    )
+    return Coverage(*lists, (batch, height, width), counts=counts, capacity=room)
 
 
 def check_room(counts: torch.Tensor | None, capacity: tuple[int, int, int] | None) -> None:
@@ -331,17 +340,17 @@ class _Coverage(torch.autograd.Function):
                 exact, triangles, ranges, height, width, cull, merge, double, *(room or (-1, -1, -1))
             )
             return *results, counts, int(counts[2]) if room is None else room[2]
-        triangle_id, *floats, pixel, offsets, kinds, counts, longest = visible_fragments(
+        triangle_id, *floats, offsets, kinds, counts, longest = visible_fragments(
             exact, triangles, ranges, height, width, cull, merge, room
         )
-        return triangle_id, *(x.to(positions.dtype) for x in floats), pixel, offsets, kinds, counts, longest
+        return triangle_id, *(x.to(positions.dtype) for x in floats), offsets, kinds, counts, longest
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         positions, triangles, _, ctx.height, ctx.width, *_ = inputs
-        triangle_id, _, _, _, pixel, offsets, kinds, counts, ctx.longest = output
+        triangle_id, _, _, _, offsets, kinds, counts, ctx.longest = output
         ctx.save_for_backward(positions, triangles, offsets, triangle_id, kinds)
-        ctx.mark_non_differentiable(triangle_id, pixel, offsets, kinds, counts)
+        ctx.mark_non_differentiable(triangle_id, offsets, kinds, counts)
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -390,7 +399,6 @@ def _(positions, triangles, ranges, height, width, cull, merge, is_double, capac
         positions.new_empty((total,), dtype=floats),
         positions.new_empty((total, 2), dtype=floats),
         positions.new_empty((total,), dtype=floats),
-        triangles.new_empty((total,), dtype=torch.int64),
         triangles.new_empty((batch * height * width + 1,), dtype=torch.int64),
         triangles.new_empty((total,), dtype=torch.uint8),
         triangles.new_empty((3,), dtype=torch.int64),

@@ -21,6 +21,11 @@ def make(positions, triangles, driver, capacity=None, merge=False, size=SIZE):
     return _coverage_with_driver(positions, triangles, size, merge_adjacent=merge, capacity=capacity, driver=driver)
 
 
+def lists(coverage):
+    """All that has one entry per fragment."""
+    return (*coverage[:4], coverage.pixel, coverage.item)
+
+
 def sphere(levels=2):
     vertices, faces = icosphere(levels, dtype=F64)
     pose = torch.tensor([0.1, -0.2, -3.0, 0.4, 0.3, 0.2], dtype=F64)
@@ -66,13 +71,11 @@ def test_fragments_pictures_and_gradients_are_those_without_a_capacity(scene, me
         assert len(coverage.weight) == (used if capacity is None else capacity[0])
         assert torch.equal(coverage.offsets, truth.offsets)
         assert torch.equal(coverage.counts, truth.counts)
-        for value, expected in zip(coverage[:5], truth[:5], strict=True):
+        for value, expected in zip(lists(coverage), lists(truth), strict=True):
             assert torch.equal(value[:used], expected)
-        rest = [value[used:] for value in coverage[:5]]
-        assert all(
-            (value == filling).all() for value, filling in zip(rest, (-1, 0, 0, 1, coverage.pixel[-1]), strict=True)
-        )
-        assert coverage.pixel.max() < coverage.size[0] * SIZE[0] * SIZE[1]
+        batch, pixels = coverage.size[0], SIZE[0] * SIZE[1]
+        filling = (-1, 0, 0, 1, batch * pixels - 1, batch - 1)
+        assert all((value[used:] == rest).all() for value, rest in zip(lists(coverage), filling, strict=True))
         values = dr.interpolate(leaves[1], faces, coverage)
         image = torch.cat([dr.composite(values, coverage, background=0.3), picture(coverage)], -1)
         cotangent = rnd(*image.shape, seed=1, dtype=dtype)
@@ -145,7 +148,7 @@ def test_lists_that_are_far_too_short_stay_within_their_memory(share):
     room = tuple(int(n * share) for n in whole.counts.tolist())
     leaf = clip.clone().requires_grad_()
     coverage = make(leaf, faces, _DRIVER_GPU, room)
-    assert [len(x) for x in coverage[:5]] == [room[0]] * 5
+    assert [len(x) for x in lists(coverage)] == [room[0]] * 6
     assert ((coverage.triangle_id >= -1) & (coverage.triangle_id < len(faces))).all()
     assert ((coverage.pixel >= 0) & (coverage.pixel < 2 * SIZE[0] * SIZE[1])).all()
     assert coverage.offsets.max() <= room[0]
@@ -164,6 +167,7 @@ def test_nothing_to_see():
                 coverage = make(clip, faces, driver, capacity).check()
                 assert len(coverage.weight) == capacity
                 assert (coverage.triangle_id == -1).all()
+                assert torch.equal(coverage.pixel, torch.full((capacity,), max(len(clip) * SIZE[0] * SIZE[1] - 1, 0)))
                 assert not picture(coverage).any()
 
 
@@ -201,7 +205,7 @@ def test_one_read_per_call_and_a_second_when_lists_grow(reads):
     assert len(reads) == before + 3
     native = make(many, crowd, _DRIVER_NATIVE)
     assert torch.equal(first.triangle_id, native.triangle_id)
-    assert all(torch.equal(a, b) for a, b in zip(first[:6], second[:6], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first[:5], second[:5], strict=True))
 
 
 def test_no_read_with_a_capacity(reads):
@@ -236,3 +240,14 @@ def test_compiled_in_one_graph(driver):
     if driver == _DRIVER_NATIVE:
         with pytest.raises(RuntimeError, match=r"capacity must be at least \d+ candidates in one pixel, got 256\."):
             compiled(clip * torch.tensor([0.05, 0.05, 1, 1], dtype=F64), colors)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("capacity", [None, 900])
+def test_pixel_and_item_compiled(capacity):
+    clip, faces = two_spheres()
+    torch._dynamo.reset()
+    coverage = make(clip, faces, _DRIVER_NATIVE, capacity)
+    for name in ("pixel", "item"):
+        compiled = torch.compile(lambda c, name=name: getattr(c, name) * 2, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(coverage), getattr(coverage, name) * 2)

@@ -22,7 +22,7 @@ def run(positions, triangles, size, device, **options):
     image = picture(coverage)
     weights = rnd(*image.shape, seed=1, dtype=image.dtype).to(device)
     (grad,) = torch.autograd.grad((image * weights).sum(), leaf)
-    return [x.detach().cpu() for x in (*coverage[:6], image, grad)]
+    return [x.detach().cpu() for x in (*coverage[:5], coverage.pixel, image, grad)]
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -74,11 +74,16 @@ def test_with_a_capacity_nothing_waits_and_nothing_changes(merge):
     torch.cuda.set_sync_debug_mode("error")
     try:
         coverage = dr.coverage(clip, faces, (61, 73), merge_adjacent=merge, capacity=room)
+        pixel, item = coverage.pixel, coverage.item
     finally:
         torch.cuda.set_sync_debug_mode("default")
     coverage.check()
-    for value, expected in zip(coverage[:5], truth[:5], strict=True):
+    assert torch.equal(pixel[: needed[0]], truth.pixel)
+    assert (pixel[needed[0] :] == 61 * 73 - 1).all()
+    assert not item.any()
+    for value, expected in zip(coverage[:4], truth[:4], strict=True):
         assert torch.equal(value[: needed[0]], expected)
+    assert torch.equal(coverage.offsets, truth.offsets)
     assert (coverage.triangle_id[needed[0] :] == -1).all()
     for k in range(3):
         short = tuple(n - (i == k) for i, n in enumerate(needed))

@@ -44,9 +44,8 @@ def coverage(clip_positions, triangles, size, *, ranges=None, cull=None):
                 counts[(item * height + row) * width + column] = len(found[0])
                 parts.append(found)
     offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    pixel = torch.repeat_interleave(counts)
     triangle_id, weight, barycentrics, depth = (torch.cat(x) for x in zip(*parts, strict=True))
-    return dr.Coverage(triangle_id.int(), weight, barycentrics, depth, pixel, offsets, (batch, height, width))
+    return dr.Coverage(triangle_id.int(), weight, barycentrics, depth, offsets, (batch, height, width))
 
 
 def pixel_fragments(ids, vertices, size, row, column):

@@ -121,7 +121,7 @@ def dispatcher_calls(dtype):
         compact = (offsets, candidates, *parts, seen, int(seen[-1]))
         yield op.coverage_compact.default, compact
         yield op.coverage_compact.default, (*compact[:-1], int(seen[-1]) + 7)
-        triangle_id, *floats, _, kinds = op.coverage_compact(*compact)
+        triangle_id, *floats, kinds = op.coverage_compact(*compact)
         grads = [rnd(*x.shape, dtype=F64) for x in floats]
         lists = (positions, triangles, seen, triangle_id, kinds, longest, *SIZE)
         yield op.coverage_backward.default, (*lists, *grads, 0)
