@@ -207,8 +207,10 @@ def _coverage_with_driver(
         )
     indices = indices.to(torch.int32)
     options: Any = (height, width, _checks.CULL[cull], merge_adjacent, room, driver)
-    *lists, _, counts, _ = apply(_Coverage, positions, indices, ranges, *options)
-    return Coverage(*lists, (batch, height, width), counts=counts, capacity=room)
+    results = apply(_Coverage, positions, indices, ranges, *options)
+    triangle_id, weight, barycentrics, depth, offsets, _, counts, _ = results
+    size = (batch, height, width)
+    return Coverage(triangle_id, weight, barycentrics, depth, offsets, size, counts=counts, capacity=room)
 
 
 def check_room(counts: torch.Tensor | None, capacity: tuple[int, int, int] | None) -> None:
