@@ -48,7 +48,7 @@ class RenderResult:
     All but color and alpha belong to the nearest surface at the pixel's centre, "BLEND" surfaces included; where alpha
     mode "MASK" leaves nothing of a surface, to what is behind it. Named in `smooth`, they pass through
     the edge op too and are then weighted by coverage like a premultiplied color: near a silhouette divide by alpha
-    first.
+    first. With the renderer's forward="identity" all of them, color and alpha too, are what the pixel's centre shows.
     """
 
     color: Tensor | None = None

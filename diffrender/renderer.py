@@ -72,6 +72,9 @@ class Renderer:
             1/16 pixel at the centre give their positions only a part of it, width / (1/16 pixel): one that is seen on
             edge may else outweigh all others. "exact" gives all of it. "flow" takes the picture's own differences for
             how the nearest surfaces change when they move, which is better for structures about a pixel wide.
+        forward: of edges="segments" and "pairs": "area" blends the pixels at edges; "identity" leaves the picture as
+            it is, point samples, and only its gradient knows of the edges: for pictures that must not be blended, such
+            as labels or depth in `smooth`.
         visibility: of edges="segments": "window" decides what hides an edge by the pixels around it, "exact" by all
             triangles, which finds what is too thin to show at any pixel's centre.
         background: None, or a color: a number, C numbers or a tensor (C,), (H, W, C) or (B, H, W, C); or an
@@ -109,6 +112,7 @@ class Renderer:
         *,
         edges: str | None = "segments",
         interior: str = "steady",
+        forward: str = "area",
         visibility: str = "window",
         background: Tensor | float | tuple[float, ...] | list[float] | None = None,
         outputs: tuple[str, ...] = ("color",),
@@ -122,7 +126,11 @@ class Renderer:
         self.height, self.width = _checks.check_resolution("Renderer", resolution)
         _checks.check_choice("Renderer", "edges", edges, ("segments", "pairs", "coverage", None))
         _checks.check_choice("Renderer", "interior", interior, ("steady", "exact", "flow"))
+        _checks.check_choice("Renderer", "forward", forward, ("area", "identity"))
         _checks.check_choice("Renderer", "visibility", visibility, ("window", "exact"))
+        if forward == "identity" and edges not in ("segments", "pairs"):
+            hint = "point samples have nothing to leave out" if edges is None else "exact areas are its picture"
+            raise ValueError(f'Renderer: forward="identity" is an option of edges="segments" and "pairs"; {hint}.')
         if visibility == "exact" and edges != "segments":
             raise ValueError('Renderer: visibility="exact" is an option of edges="segments".')
         if capacity is not None and edges != "coverage":
@@ -135,6 +143,7 @@ class Renderer:
                     _checks.fail(ValueError, "Renderer", argument, f"name some of {', '.join(known)}", repr(name))
         self.edges = edges
         self.interior = interior
+        self.forward = forward
         self.visibility = visibility
         self.background = background
         self.outputs = (outputs,) if isinstance(outputs, str) else tuple(outputs)
@@ -415,6 +424,7 @@ class Renderer:
             scene.clip_positions,
             scene.mesh.triangles,
             method=method,
+            forward=self.forward,
             visibility=self.visibility if method == "segments" else "window",
             topology=scene.edge_topology(),
             ranges=scene.ranges,

@@ -103,6 +103,48 @@ def test_exact_visibility_is_handed_to_the_op():
     assert torch.equal(dr.Renderer((32, 40), background=0.25, visibility="exact")(mesh, CAMERA).color, exact)
 
 
+@pytest.mark.parametrize("edges", ["segments", "pairs"])
+@pytest.mark.parametrize("recompute", [True, False, "tiles"])
+def test_identity_shows_point_samples_and_keeps_the_gradient(edges, recompute):
+    mesh = colored(geometry.icosphere(2))
+    weights = rnd(1, 32, 40, 3, seed=7)
+    options = {"edges": edges, "background": 0.25, "recompute": recompute}
+    blended, expected = vertex_gradient(dr.Renderer((32, 40), **options), mesh, weights)
+    same, grad = vertex_gradient(dr.Renderer((32, 40), forward="identity", **options), mesh, weights)
+    samples, interior = vertex_gradient(dr.Renderer((32, 40), **{**options, "edges": None}), mesh, weights)
+    assert torch.equal(same, samples)
+    assert not torch.equal(blended, samples)
+    # The interior is differentiated under the cotangent itself, not its mixture: silhouettes are what is the same.
+    clip = CAMERA.clip_positions(mesh.vertices)
+    fragments = dr.rasterize(clip, mesh.triangles, (32, 40))
+    leaf = mesh.vertices.clone().requires_grad_()
+    alone = dr.antialias(samples, fragments, CAMERA.clip_positions(leaf), mesh.triangles, method=edges,
+                         topology=mesh.edge_topology())  # fmt: skip
+    (moving,) = torch.autograd.grad((alone * weights).sum(), leaf)
+    torch.testing.assert_close(grad, interior + moving, rtol=1e-4, atol=1e-4 * float(grad.abs().max()))
+    assert moving.norm() > 0.1 * expected.norm()
+
+
+def test_identity_leaves_every_layer_and_the_outputs_in_smooth_unmixed():
+    """Glass before a ball: what shows through the glass is not blended either, and yet moves."""
+    ball, pane = geometry.icosphere(2), geometry.quad(1.0, 1.0)
+    mesh = geometry.pack_meshes([
+        ball.replace(material=dr.Material((0.9, 0.2, 0.1))),
+        dr.Mesh(pane.vertices + torch.tensor([0.0, 0.0, 1.5]), pane.triangles,
+                material=dr.Material((0.1, 0.3, 0.8, 0.5), alpha_mode="BLEND")),
+    ]).mesh  # fmt: skip
+    names = ("color", "alpha", "depth")
+    options = {"outputs": names, "smooth": names, "background": 0.3}
+    leaf = mesh.vertices.clone().requires_grad_()
+    same = dr.Renderer((32, 40), forward="identity", **options)(mesh.with_vertices(leaf), CAMERA)
+    samples = dr.Renderer((32, 40), edges=None, **options)(mesh, CAMERA)
+    for name in names:
+        assert torch.equal(getattr(same, name), getattr(samples, name)), name
+    (grad,) = torch.autograd.grad((same.color * rnd(1, 32, 40, 3, seed=1)).sum(), leaf)
+    assert grad[: ball.vertex_count].abs().max() > 0.1
+    assert grad[ball.vertex_count :].abs().max() > 0.1
+
+
 def test_wrong_options_are_refused():
     with pytest.raises(ValueError, match="Renderer: visibility must be one of 'window', 'exact', got 'all'"):
         dr.Renderer((8, 8), visibility="all")
@@ -114,3 +156,8 @@ def test_wrong_options_are_refused():
         dr.Renderer((8, 8), edges="all")
     with pytest.raises(ValueError, match="Renderer: interior=.flow. is for pictures of point samples"):
         dr.Renderer((8, 8), edges="coverage", interior="flow")
+    with pytest.raises(ValueError, match="Renderer: forward must be one of 'area', 'identity', got 'none'"):
+        dr.Renderer((8, 8), forward="none")
+    for edges in (None, "coverage"):
+        with pytest.raises(ValueError, match="forward=.identity. is an option of edges=.segments. and .pairs."):
+            dr.Renderer((8, 8), edges=edges, forward="identity")

@@ -54,9 +54,9 @@ def antialias(
         clip_positions: (B, V, 4) or (V, 4), as given to `rasterize`.
         triangles: (T, 3), as given to `rasterize`.
         method: "segments" walks the silhouette edges of the mesh; "pairs" blends pixels two by two (simpler, a mean
-            of input colours, far less accurate). The options below it are of "segments" alone.
+            of input colours, far less accurate). `visibility` and `seams` are options of "segments" alone.
         forward: "area" blends by the area that each surface covers; "identity" returns the image as it is, and only
-            the gradient knows of the edges.
+            the gradient knows of the edges: to clip_positions that of the blend, to image the cotangent itself.
         visibility: "window" decides what hides an edge, and what lies behind it, by the triangles that show in the
             3 x 3 pixels around; "exact" asks all triangles, which costs two more passes over them and finds thin things
             that no pixel shows.
@@ -98,8 +98,8 @@ def antialias(
     _checks.check_choice("antialias", "forward", forward, _FORWARDS)
     _checks.check_choice("antialias", "visibility", visibility, _VISIBILITIES)
     _checks.check_choice("antialias", "cull", cull, tuple(_checks.CULL))
-    if method == "pairs" and (forward, visibility, seams) != ("area", "window", None):
-        raise ValueError('antialias: forward, visibility and seams are options of method "segments".')
+    if method == "pairs" and (visibility, seams) != ("window", None):
+        raise ValueError('antialias: visibility and seams are options of method "segments".')
     colors = _checks.check_floating("antialias", "image", image)
     positions = _checks.check_floating("antialias", "clip_positions", clip_positions)
     if not isinstance(fragments, Fragments):
@@ -129,7 +129,7 @@ def antialias(
         topology = _check_index_array(topology, "topology", indices)
     _checks.check_same_type("antialias", "topology", topology, "clip_positions", positions)
     if method == "pairs":
-        return apply(_AntialiasPairs, colors, triangle_id, positions, indices, topology)[0]
+        return apply(_AntialiasPairs, colors, triangle_id, positions, indices, topology, forward == "area")[0]
     if seams is not None:
         seams = _check_index_array(seams, "seams", indices)
         _checks.check_same_type("antialias", "seams", seams, "clip_positions", positions)
@@ -169,23 +169,29 @@ class _AntialiasPairs(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(image, triangle_id, positions, triangles, topology):
-        return torch.ops.diffrender.antialias_pairs(image, triangle_id, positions, triangles, topology)
+    def forward(image, triangle_id, positions, triangles, topology, blended):
+        result, silhouette = torch.ops.diffrender.antialias_pairs(image, triangle_id, positions, triangles, topology)
+        return result if blended else image.clone(), silhouette
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        ctx.save_for_backward(*inputs, output[1])
+        ctx.save_for_backward(*inputs[:5], output[1])
+        ctx.blended = inputs[5]
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple:
         need_image, need_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
+        none = (None,) * 6
         if not (need_image or need_positions):
-            return None, None, None, None, None
-        grad_image, grad_positions = apply(
-            _AntialiasPairsBackward, *ctx.saved_tensors, grads[0], need_image, need_positions
-        )
-        return grad_image if need_image else None, None, grad_positions if need_positions else None, None, None
+            return none
+        grad_image, grad_positions = grads[0], None
+        if ctx.blended or need_positions:
+            mixed, grad_positions = apply(
+                _AntialiasPairsBackward, *ctx.saved_tensors, grads[0], need_image and ctx.blended, need_positions
+            )
+            grad_image = mixed if ctx.blended else grad_image
+        return grad_image if need_image else None, None, grad_positions if need_positions else None, *none[3:]
 
     @staticmethod
     def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:

@@ -259,6 +259,25 @@ def test_image_gradient_is_the_adjoint_and_sums_are_kept():
     torch.testing.assert_close(aa(ones, r, positions, triangles), ones, rtol=0, atol=1e-15)
 
 
+def test_identity_leaves_the_image_and_keeps_the_gradient_of_the_positions():
+    for seed in range(8):
+        positions, triangles, size = random_scene(seed, F64)
+        r = ras(positions, triangles, *size)
+        image, cotangent = uniform(1, *size, 2, seed=seed, dtype=F64), rnd(1, *size, 2, seed=seed, dtype=F64)
+        image.requires_grad_()
+        leaf = positions.clone().requires_grad_()
+        options = {"method": "pairs", "topology": dr.edge_topology(triangles, positions)}
+        same = dr.antialias(image, r.fragments, leaf, triangles, forward="identity", **options)
+        assert torch.equal(same, image)
+        grad_image, grad = torch.autograd.grad((same * cotangent).sum(), (image, leaf), retain_graph=True)
+        assert torch.equal(grad_image, cotangent)
+        assert torch.equal(torch.autograd.grad((same * cotangent).sum(), image)[0], cotangent)  # alone as well
+        blended = dr.antialias(image, r.fragments, leaf, triangles, **options)
+        assert torch.equal(torch.autograd.grad((blended * cotangent).sum(), leaf)[0], grad), seed
+    assert (blended - image).abs().max() > 0.1
+    assert grad.abs().max() > 0.1
+
+
 def test_mirrored_scenes_give_mirrored_results():
     """Flipping x, y or both axes of the scene flips image and gradients: last rows and columns take part too."""
     positions, triangles, size = random_scene(14, F64)

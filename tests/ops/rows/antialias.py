@@ -93,7 +93,8 @@ def bad_calls() -> list[BadCall]:
         return BadCall(label, lambda: dr.antialias(image, inputs, clip, faces, **options), error, message)
 
     return [
-        bad("option of another method", ValueError, "antialias: forward, visibility and seams", forward="identity"),
+        bad("option of another method", ValueError, "antialias: visibility and seams are", visibility="exact"),
+        bad("unknown forward", ValueError, "antialias: forward must be one of", forward="none"),
         bad("unknown method", ValueError, "antialias: method must be", method="fxaa"),
         bad("image without channels", ValueError, r"antialias: image must have shape \(2, 6, 7, C\)",
             image=picture[..., 0]),
