@@ -53,12 +53,12 @@ std::tuple<Tensor, Tensor> antialias_segments(const Tensor& input, const Tensor&
     if (walks_without_lists(tensors, scatter)) {
       torch::stable::copy_(result, image);
       ThreadWalk(tensors, marks).scatter<scalar_t>(result, scatter, blend, blend);
-      return nothing_kept(tensors.triangle_id);
+      return nothing_kept(tensors);
     }
     ListWalk walk(tensors, marks);
     const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
     copy_and_add<scalar_t>(image, of_edges, of_crossings, blend, 0, result);
-    return keep_pieces(tensors.triangle_id, of_edges.list, of_crossings.list);
+    return keep_pieces(tensors, of_edges.list, of_crossings.list);
   });
   return {result, kept};
 }

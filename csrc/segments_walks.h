@@ -61,21 +61,25 @@ inline Pieces visible_pieces(const Tensor& like, Pieces&& found) {
 }
 
 // Visible pieces that the forward pass on the CPU keeps for the backward pass: how many of edges and of crossings, then
-// they themselves, if there is room for all; else -1. Few pictures have more; their backward pass walks again.
-inline int64_t room_for_pieces(int64_t pixels) { return 768 + pixels / 128; }
+// they themselves, if there is room for all; else -1. Few pictures have more; their backward pass walks again. The
+// outline of a smooth mesh has about as many pieces as it crosses pixels and as it has edges. Both grow with a square
+// root, and there is room for either as long as a picture has less than some million pixels and triangles.
+inline int64_t room_for_pieces(const SegmentTensors& t) {
+  return 768 + t.triangle_id.numel() / 128 + t.batch() * t.triangles.size(0) / 64;
+}
 
-inline Tensor nothing_kept(const Tensor& like) {
+inline Tensor nothing_kept(const SegmentTensors& t) {
   constexpr int64_t kWords = sizeof(EdgePiece) / 8;
-  const int64_t words = like.is_cuda() ? 0 : 2 + kWords * room_for_pieces(like.numel());
-  const Tensor kept = new_zeros(like, {words}, ScalarType::Long);
+  const int64_t words = t.triangle_id.is_cuda() ? 0 : 2 + kWords * room_for_pieces(t);
+  const Tensor kept = new_zeros(t.triangle_id, {words}, ScalarType::Long);
   if (words > 0) mutable_data<int64_t>(kept)[0] = -1;
   return kept;
 }
 
-inline Tensor keep_pieces(const Tensor& triangle_id, const PieceList& edges, const PieceList& crossings) {
-  const Tensor kept = nothing_kept(triangle_id);
+inline Tensor keep_pieces(const SegmentTensors& t, const PieceList& edges, const PieceList& crossings) {
+  const Tensor kept = nothing_kept(t);
   int64_t* const counts = mutable_data<int64_t>(kept);
-  const bool fits = edges.count + crossings.count <= room_for_pieces(triangle_id.numel());
+  const bool fits = edges.count + crossings.count <= room_for_pieces(t);
   counts[0] = fits ? edges.count : -1;
   counts[1] = fits ? crossings.count : -1;
   if (fits) {

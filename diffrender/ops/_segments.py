@@ -1,8 +1,9 @@
 """Autograd of antialias(method="segments"): kernels of csrc/segments*.h.
 
 On the CPU the forward pass keeps the visible edge pieces for the backward pass, if they are not many: there is room for
-one in 128 pixels, about half a byte per pixel. Elsewhere they are found again. Besides the arguments two bytes per
-triangle and one per pixel are saved: which edges and pixels are worth a look.
+768, and one more per 128 pixels and per 64 triangles, which takes half a byte per pixel and one per triangle. Elsewhere
+they are found again. Besides the arguments two bytes per triangle and one per pixel are saved: which edges and pixels
+are worth a look.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ def _(
     scatter=SCATTER_NATIVE,
 ):
     # As keep_pieces of csrc/segments_walks.h has it.
-    words = 0 if triangle_id.device.type == "cuda" else 2 + _PIECE_WORDS * (768 + triangle_id.numel() // 128)
+    room = 768 + triangle_id.numel() // 128 + triangle_id.shape[0] * triangles.shape[0] // 64
+    words = 0 if triangle_id.device.type == "cuda" else 2 + _PIECE_WORDS * room
     return image.new_empty(image.shape), triangle_id.new_empty((words,), dtype=torch.int64)
 
 

@@ -518,10 +518,11 @@ def crumpled_ball(levels, size, noise=0.05):
 
 
 def test_pieces_kept_and_pieces_found_again_give_the_same_gradient():
-    """A picture with more pieces than there is room for keeps none; the other one keeps all."""
+    """A picture with more pieces than there is room for keeps none; the others keep all, also a small picture of a mesh
+    with small triangles."""
     op = torch.ops.diffrender
-    for size, noise, kept in (((80, 80), 0.15, False), ((160, 160), 0.0, True)):
-        clip, triangles = crumpled_ball(4, size, noise)
+    for levels, size, noise, kept in ((4, (80, 80), 0.15, False), (4, (160, 160), 0.0, True), (6, (96, 96), 0.0, True)):
+        clip, triangles = crumpled_ball(levels, size, noise)
         ids = dr.rasterize(clip, triangles, size).triangle_id
         mesh = (ids, clip[None], triangles.int(), dr.edge_topology(triangles, clip).int(), None, None, 0)
         image, grad = (uniform(1, *size, 3, seed=k, dtype=F64) for k in (2, 3))
