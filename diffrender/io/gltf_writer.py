@@ -2,7 +2,7 @@
 
 glTF knows one index table: vertices are repeated along the seams of texcoords and normals. Numbers are float32. Colors
 of textures are stored as 8-bit sRGB and the other textures as 8 bits, so what was loaded from such files is written
-back as it was; finer textures are rounded.
+back as it was; finer textures are rounded. Metallic and roughness share a picture: the smaller one is enlarged.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from torch import Tensor
 from diffrender._extras import require
 from diffrender.color import linear_to_srgb
 from diffrender.geometry.mesh import Mesh
+from diffrender.io.resize import to_one_size
+from diffrender.io.unsaved import wraps
 from diffrender.materials import Material
 
 _WRAPS = {"repeat": 10497, "clamp": 33071, "mirror": 33648, "zero": 33071}
@@ -145,7 +147,9 @@ class _GlbWriter:
             color, alpha = albedo.picture[..., :3], albedo.picture[..., 3:]
             pbr["baseColorTexture"] = self._texture(torch.cat([linear_to_srgb(color), alpha], -1), material)
         if metallic.picture is not None or roughness.picture is not None:
-            pbr["metallicRoughnessTexture"] = self._texture(_packed(metallic.picture, roughness.picture), material)
+            pbr["metallicRoughnessTexture"] = self._texture(
+                _packed(metallic.picture, roughness.picture, material), material
+            )
         result["pbrMetallicRoughness"] = pbr
         if material.normal is not None:
             scale = float(material.normal_scale.reshape(-1)[0])
@@ -169,7 +173,7 @@ class _GlbWriter:
         return len(self.tree["materials"]) - 1
 
     def _texture(self, picture: Tensor, material: Material) -> dict[str, int]:
-        across, down = (material.wrap, material.wrap) if isinstance(material.wrap, str) else material.wrap
+        across, down = wraps(material)
         sampler = {"wrapS": _WRAPS[across], "wrapT": _WRAPS[down]}
         samplers = self.tree.setdefault("samplers", [])
         if sampler not in samplers:
@@ -211,15 +215,12 @@ def _wide(constant: Tensor, channels: int) -> list[float]:
     return numbers * channels if len(numbers) == 1 else numbers
 
 
-def _packed(metallic: Tensor | None, roughness: Tensor | None) -> Tensor:
+def _packed(metallic: Tensor | None, roughness: Tensor | None, material: Material) -> Tensor:
     """(H, W, 3) with roughness in G and metallic in B; 1 where there is no texture and the factor says it all."""
-    like = metallic if metallic is not None else roughness
-    assert like is not None
-    one = torch.ones_like(like)
-    if metallic is not None and roughness is not None and metallic.shape != roughness.shape:
-        sizes = f"{tuple(metallic.shape[:2])} and {tuple(roughness.shape[:2])}"
-        raise ValueError(f"save_mesh: metallic and roughness must be textures of one size, got {sizes}.")
-    return torch.cat([one, one if roughness is None else roughness, one if metallic is None else metallic], -1)
+    pictures = [picture for picture in (metallic, roughness) if picture is not None]
+    resized = to_one_size(pictures, material.wrap)
+    one = torch.ones_like(resized[0])
+    return torch.cat([one, one if roughness is None else resized[-1], one if metallic is None else resized[0]], -1)
 
 
 def png_bytes(picture: Tensor) -> bytes:

@@ -20,6 +20,7 @@ from diffrender.geometry.weld import weld
 from diffrender.io.gltf import read_gltf
 from diffrender.io.gltf_writer import one_index_table, write_glb
 from diffrender.io.obj import read_obj, write_obj
+from diffrender.io.unsaved import warn_of_what_is_lost
 
 _LOADABLE = (".obj", ".ply", ".glb", ".gltf", ".stl", ".off")
 _SAVABLE = (".obj", ".ply", ".glb")
@@ -97,10 +98,16 @@ def save_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
         path: .obj (own index tables, all digits; materials in an .mtl file, pictures in PNG files beside it), .ply
             (binary, colors as bytes, no materials) or .glb (all in one file, float32).
         mesh: vertices (V, 3). PLY and GLB know one index table only: there, vertices are repeated along texcoord seams.
-            MTL knows no occlusion and no alpha mode: what is "MASK" is read as "BLEND" again, and both sides show.
+            Metallic and roughness are one picture in GLB: the smaller map is enlarged, linear between its texels. MTL
+            knows no sides: both show.
+
+    Warns:
+        UserWarning: of all that the format has no place for, such as materials in PLY, and alpha mode "MASK" and
+            occlusion in OBJ.
 
     Raises:
-        ValueError: on another suffix, a batch of shapes, or materials that the format cannot hold.
+        ValueError: on another suffix, a batch of shapes, vertex colors that are none (1, 3 or 4 channels are), or
+            materials that differ between the items of a batch.
         ImportError: for materials with pictures, without the extra `io`.
     """
     suffix = Path(path).suffix.lower()
@@ -110,7 +117,12 @@ def save_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
         raise ValueError(
             f"save_mesh: mesh must hold one shape (V, 3), got {tuple(mesh.vertices.shape)}. Save the items one by one."
         )
+    if mesh.colors is not None and mesh.colors.shape[-1] not in (1, 3, 4):
+        raise ValueError(f"save_mesh: mesh must have colors of 1, 3 or 4 channels, got {mesh.colors.shape[-1]}.")
     mesh = mesh.detach().to("cpu")
+    warn_of_what_is_lost(path, mesh)
+    if mesh.colors is not None and mesh.colors.shape[-1] == 1:
+        mesh = mesh.replace(colors=mesh.colors.expand(-1, 3))
     if mesh.offset is not None:  # where the vertices were before `load_mesh(recenter=True)`
         floats = {name: getattr(mesh, name) for name in ("texcoords", "normals", "colors")}
         floats = {name: tensor.double() for name, tensor in floats.items() if tensor is not None}
@@ -223,7 +235,7 @@ def _write_ply(path: str | os.PathLike[str], mesh: Mesh) -> None:
         columns += [("s", real, mesh.texcoords[:, 0]), ("t", real, 1 - mesh.texcoords[:, 1])]
     if mesh.colors is not None:
         levels = (mesh.colors[:, :3].clamp(0, 1) * 255).round().to(torch.uint8)
-        columns += [(name, "u1", levels[:, k]) for k, name in enumerate(("red", "green", "blue")[: levels.shape[1]])]
+        columns += [(name, "u1", levels[:, k]) for k, name in enumerate(("red", "green", "blue"))]
     vertex_rows = np.empty(mesh.vertex_count, dtype=[(name, kind) for name, kind, _ in columns])
     for name, _, values in columns:
         vertex_rows[name] = values.numpy()

@@ -3,7 +3,8 @@
 Read: Kd and map_Kd (a picture is multiplied by Kd, unless that is black), d, Tr and map_d, Ke and map_Ke, the physical
 extension Pm, Pr, map_Pm, map_Pr and norm, and wrapping by `-clamp`. Where Pr is missing, Ns gives the roughness by
 Ns = 2 / roughness^4 - 2, if Ks says that there is a highlight at all; else it is 1. Kd counts as linear, pictures of
-colors as sRGB. File names may contain spaces.
+colors as sRGB. File names may contain spaces. map_d becomes the fourth channel of map_Kd: where they differ in size,
+the smaller one is enlarged. All other pictures keep sizes of their own.
 
 Not handled: Ks as a color, bump heights, reflection maps, scales and offsets of pictures (with a warning).
 """
@@ -22,6 +23,8 @@ from diffrender.color import linear_to_srgb, srgb_to_linear
 from diffrender.geometry.mesh import Mesh
 from diffrender.io.gltf_writer import _constant_and_picture, _picture, write_png
 from diffrender.io.images import decode_image, floats_from_pixels
+from diffrender.io.resize import to_one_size
+from diffrender.io.unsaved import wraps
 from diffrender.materials import Material
 
 # Arguments of the options before a file's name; -o, -s and -t take up to three numbers.
@@ -70,33 +73,35 @@ def write_mtl(path: Path, mesh: Mesh) -> list[str]:
             value = _constant_and_picture(material, key)
             count = 3 if key in ("albedo", "emissive") else 1
             lines.append(f"{keyword} " + " ".join(f"{x:.9g}" for x in value.factor[:count]))
-            if key == "albedo" and len(value.factor) == 4:
+            has_alpha = material.alpha_mode != "OPAQUE"
+            if key == "albedo" and len(value.factor) == 4 and has_alpha:
                 lines.append(f"d {value.factor[3]:.9g}")
             if value.picture is not None:
                 picture = value.picture[..., :count]
                 file = path.with_name(f"{path.stem}_{index}_{key}.png")
                 write_png(file, linear_to_srgb(picture) if count == 3 else picture)
                 lines.append(f"map_{keyword} {_clamp(material)}{file.name}")
-                if value.picture.shape[-1] == 4:
+                if value.picture.shape[-1] == 4 and has_alpha:
                     alpha = path.with_name(f"{path.stem}_{index}_alpha.png")
                     write_png(alpha, value.picture[..., 3:])
-                    lines.append(f"map_d {alpha.name}")
+                    lines.append(f"map_d {_clamp(material)}{alpha.name}")
         if material.normal is not None:
             file = path.with_name(f"{path.stem}_{index}_normal.png")
             write_png(file, _picture(material.normal, "normal"))
-            lines.append(f"norm {file.name}")
+            lines.append(f"norm {_clamp(material)}{file.name}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return names
 
 
 def _clamp(material: Material) -> str:
-    return "-clamp on " if material.wrap == "clamp" else ""
+    return "-clamp on " if wraps(material) == ("clamp", "clamp") else ""
 
 
 def _material(
     path: Path, name: str, values: dict[str, Any], pictures: dict[Path, Tensor], dtype: torch.dtype
 ) -> Material:
-    wraps = [values[key][1].get("-clamp") for key in values if key in _PICTURES]
+    clamps = [values[key][1].get("-clamp") for key in values if key in _PICTURES]
+    wrap = "clamp" if clamps and all(clamp == ["on"] for clamp in clamps) else "repeat"
 
     def texture(key: str, channels: int) -> Tensor | None:
         """(H, W, channels) as stored; grey is repeated."""
@@ -123,15 +128,8 @@ def _material(
     transparency = values.get("Tr", [0.0])[0]
     alpha = values["d"][0] if "d" in values else (1 - transparency if transparency < 1 else 1.0)
     if alpha_picture is not None:
-        if color is None or color.shape[:2] != alpha_picture.shape[:2]:
-            if color is not None:
-                warnings.warn(f"load_mesh: {path}, material {name!r}: map_d has not the size of map_Kd; it is ignored.",
-                              stacklevel=8)  # fmt: skip
-                alpha_picture = None
-            else:
-                color = torch.ones(*alpha_picture.shape[:2], 3, dtype=dtype)
-        if alpha_picture is not None and color is not None:
-            color = torch.cat([color, alpha_picture], -1)
+        color = torch.ones(1, 1, 3, dtype=dtype) if color is None else color
+        color = torch.cat(to_one_size([color, alpha_picture], wrap), -1)
     emissive, metallic, roughness = texture("map_ke", 3), texture("map_pm", 1), texture("map_pr", 1)
     if emissive is not None and max(emission) == 0:
         emission = [1.0] * 3
@@ -147,7 +145,7 @@ def _material(
         emissive_factor=emission,
         alpha_mode="BLEND" if alpha < 1 or alpha_picture is not None else "OPAQUE",
         double_sided=True,
-        wrap="clamp" if wraps and all(wrap == ["on"] for wrap in wraps) else "repeat",
+        wrap=wrap,
     ).to(dtype)
 
 

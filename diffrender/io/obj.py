@@ -44,7 +44,7 @@ def write_obj(path: str | os.PathLike[str], mesh: Mesh) -> None:
 
     Materials go into an MTL file of the same name, their pictures into PNG files beside it.
     """
-    vertices = mesh.vertices if mesh.colors is None else torch.cat([mesh.vertices, mesh.colors], -1)
+    vertices = mesh.vertices if mesh.colors is None else torch.cat([mesh.vertices, mesh.colors[:, :3]], -1)
     lines = ["# written by diffrender"]
     material_file = Path(path).with_suffix(".mtl")
     names = write_mtl(material_file, mesh) if mesh.material is not None else []
