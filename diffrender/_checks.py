@@ -43,7 +43,8 @@ def shape_text(tensor: torch.Tensor) -> str:
 
 def check_tensor(function: str, argument: str, value: object) -> None:
     if not isinstance(value, torch.Tensor):
-        fail(TypeError, function, argument, "be a tensor", type(value).__name__)
+        hint = "torch.as_tensor makes one." if isinstance(value, numpy.ndarray) else ""
+        fail(TypeError, function, argument, "be a tensor", type(value).__name__, hint)
 
 
 def check_floating(function: str, argument: str, value: object) -> torch.Tensor:

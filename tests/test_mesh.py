@@ -3,8 +3,10 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
+import trimesh
 
 import diffrender as dr
 from diffrender import geometry
@@ -19,7 +21,16 @@ TRIANGLES = torch.tensor([[0, 1, 2]])
     ("arguments", "error", "message"),
     [
         ({"vertices": VERTICES.long()}, TypeError, "Mesh: vertices must be float32 or float64, got torch.int64"),
-        ({"vertices": VERTICES.numpy()}, TypeError, "Mesh: vertices must be a tensor, got ndarray"),
+        ({"vertices": VERTICES.tolist()}, TypeError, "Mesh: vertices must be a tensor or an array, got list"),
+        ({"triangles": [[0, 1, 2]]}, TypeError, "Mesh: triangles must be a tensor or an array, got list"),
+        ({"vertices": np.eye(3, dtype=int)}, TypeError, "Mesh: vertices must be an array of floats, got int64"),
+        (
+            {"colors": np.eye(3, dtype=np.uint8)},
+            TypeError,
+            "Mesh: colors must be .* floats, got uint8. Divide bytes by",
+        ),
+        ({"triangles": np.eye(3)}, TypeError, "Mesh: triangles must be an array of integers, got float64"),
+        ({"vertices": np.eye(4)}, ValueError, r"Mesh: vertices must have shape \(N, 3\) or .*, got \(4, 4\)"),
         ({"vertices": torch.zeros(3, 4)}, ValueError, r"Mesh: vertices must have shape \(N, 3\) or .*, got \(3, 4\)"),
         ({"triangles": TRIANGLES.float()}, TypeError, "Mesh: triangles must be int32 or int64, got torch.float32"),
         ({"triangles": torch.zeros(3, 8).int()}, ValueError, r"have shape \(T, 3\), got \(3, 8\). Transpose it\?"),
@@ -43,6 +54,67 @@ TRIANGLES = torch.tensor([[0, 1, 2]])
 def test_mesh_says_what_is_wrong(arguments, error, message):
     with pytest.raises(error, match=message):
         dr.Mesh(**{"vertices": VERTICES, "triangles": TRIANGLES, **arguments})
+
+
+def test_arrays_stand_for_tensors_everywhere():
+    generator = np.random.default_rng(0)
+    fields = {
+        "vertices": generator.random((5, 3)),
+        "triangles": np.array([[0, 1, 2], [2, 3, 4]]),
+        "texcoords": generator.random((4, 2)),
+        "texcoord_triangles": np.array([[0, 1, 2], [1, 2, 3]]),
+        "normals": generator.random((2, 3)),
+        "normal_triangles": np.array([[0, 0, 0], [1, 1, 1]]),
+        "tangents": generator.random((2, 4)),
+        "tangent_triangles": np.array([[1, 1, 1], [0, 0, 0]]),
+        "colors": generator.random((5, 4)),
+        "material_ids": np.array([1, 0]),
+    }
+    floats = {name for name, array in fields.items() if array.dtype.kind == "f"}
+    materials, offset = [None, dr.Material()], generator.random(3)
+    mesh = dr.Mesh(**fields, material=materials, offset=offset)
+    tensors = {name: torch.as_tensor(array) for name, array in fields.items()}
+    double = dr.Mesh(**tensors, material=materials)
+    for name in fields:
+        expected = getattr(double, name)
+        assert torch.equal(getattr(mesh, name), expected.float() if name in floats else expected), name
+    assert torch.equal(mesh.offset, torch.as_tensor(offset))
+    # Any memory layout, byte order and width, read-only ones as well.
+    strange = {name: array[::-1, ...].astype(array.dtype.newbyteorder())[::-1, ...] for name, array in fields.items()}
+    strange["triangles"] = strange["triangles"].astype(np.uint32)
+    for array in strange.values():
+        array.flags.writeable = False
+    again = dr.Mesh(**strange, material=materials)
+    for name in fields:
+        assert torch.equal(getattr(again, name), getattr(mesh, name)), name
+    fields["vertices"][:] = 0  # a copy, not a window
+    assert (mesh.vertices != 0).all()
+
+
+def test_arrays_follow_the_tensors_beside_them():
+    vertices = torch.rand(4, 3, dtype=F64, requires_grad=True)
+    mesh = dr.Mesh(vertices, np.array([[0, 1, 2]]), colors=np.ones((4, 3), np.float16))
+    assert (mesh.dtype, mesh.colors.dtype) == (F64, F64)
+    assert mesh.vertices is vertices
+    assert mesh.with_vertices(np.zeros((4, 3), np.float32)).dtype == F64  # as the colors are
+    on_meta = dr.Mesh(vertices.to("meta"), np.array([[0, 1, 2]]), colors=np.zeros((4, 3)))
+    assert (on_meta.triangles.device.type, on_meta.colors.device.type) == ("meta", "meta")
+
+
+def test_a_mesh_of_trimesh_renders_as_it_is():
+    ball = trimesh.creation.icosphere(subdivisions=2)
+    mesh = dr.Mesh(ball.vertices, ball.faces)
+    camera = dr.Camera.perspective(fov_y_deg=40, width=32, height=32).look_at([0.0, 0.0, 4.0])
+    result = dr.Renderer((32, 32), outputs=("color", "mask"))(mesh, camera, [dr.DirectionalLight((0.0, 0.0, -1.0))])
+    assert result.color[result.mask[..., 0]].min() > 0
+
+
+def test_arrays_with_large_coordinates_are_warned_of():
+    far = np.eye(3) + 4e6
+    with pytest.warns(UserWarning, match="Mesh: coordinates up to 4e.06 lose .* in torch.float32. Center it") as warned:
+        dr.Mesh(far, TRIANGLES)
+    assert warned[0].filename == __file__
+    dr.Mesh(torch.as_tensor(far), TRIANGLES)
 
 
 def test_mesh_converts_floats_and_keeps_indices():

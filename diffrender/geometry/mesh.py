@@ -14,11 +14,16 @@ from torch import Tensor
 from diffrender import _checks
 from diffrender.geometry import normals as _normals
 from diffrender.geometry import tangents as _tangents
+from diffrender.geometry._arrays import Array, as_tensors
 from diffrender.geometry.topology import Edges, adjacent_triangles, unique_edges
 
 
 class Mesh:
     """Triangle mesh.
+
+    NumPy arrays may stand for tensors everywhere, as trimesh, Open3D or meshio have them: `dr.Mesh(other.vertices,
+    other.faces)`. They are copied; floats take the type and device of the float tensors among the arguments, float32 on
+    the CPU without one (for float64, pass `torch.as_tensor(vertices)`), and indices may be integers of any kind.
 
     Args:
         vertices: (V, 3) positions, float32 or float64, or (B, V, 3): B shapes of one topology.
@@ -49,36 +54,42 @@ class Mesh:
 
     def __init__(
         self,
-        vertices: Tensor,
-        triangles: Tensor,
+        vertices: Array,
+        triangles: Array,
         *,
-        texcoords: Tensor | None = None,
-        texcoord_triangles: Tensor | None = None,
-        normals: Tensor | None = None,
-        normal_triangles: Tensor | None = None,
-        tangents: Tensor | None = None,
-        tangent_triangles: Tensor | None = None,
-        colors: Tensor | None = None,
+        texcoords: Array | None = None,
+        texcoord_triangles: Array | None = None,
+        normals: Array | None = None,
+        normal_triangles: Array | None = None,
+        tangents: Array | None = None,
+        tangent_triangles: Array | None = None,
+        colors: Array | None = None,
         material: Any = None,
-        material_ids: Tensor | None = None,
-        offset: Tensor | None = None,
+        material_ids: Array | None = None,
+        offset: Array | None = None,
     ):
-        self.vertices = _check_floats("vertices", vertices, 3, like=vertices)
-        self.triangles = _check_triangles("triangles", triangles, None, "vertices", vertices)
-        self.texcoords = _optional_floats("texcoords", texcoords, 2, vertices)
-        self.normals = _optional_floats("normals", normals, 3, vertices)
-        self.tangents = _optional_floats("tangents", tangents, 4, vertices)
-        self.colors = _optional_floats("colors", colors, None, vertices)
+        given = as_tensors(
+            vertices=vertices, triangles=triangles, texcoords=texcoords, texcoord_triangles=texcoord_triangles,
+            normals=normals, normal_triangles=normal_triangles, tangents=tangents, tangent_triangles=tangent_triangles,
+            colors=colors, material_ids=material_ids, offset=offset,
+        )  # fmt: skip
+        like = given["vertices"]
+        self.vertices = _check_floats("vertices", like, 3, like)
+        self.triangles = _check_triangles("triangles", given["triangles"], None, "vertices", like)
+        self.texcoords = _optional_floats("texcoords", given["texcoords"], 2, like)
+        self.normals = _optional_floats("normals", given["normals"], 3, like)
+        self.tangents = _optional_floats("tangents", given["tangents"], 4, like)
+        self.colors = _optional_floats("colors", given["colors"], None, like)
         if self.colors is not None and self.colors.shape[-2] != self.vertices.shape[-2]:
             raise ValueError(
                 f"Mesh: colors must have one row per vertex ({self.vertices.shape[-2]}), got {self.colors.shape[-2]}."
             )
-        self.texcoord_triangles = self._attribute_triangles("texcoord", self.texcoords, texcoord_triangles)
-        self.normal_triangles = self._attribute_triangles("normal", self.normals, normal_triangles)
-        self.tangent_triangles = self._attribute_triangles("tangent", self.tangents, tangent_triangles)
+        self.texcoord_triangles = self._attribute_triangles("texcoord", self.texcoords, given["texcoord_triangles"])
+        self.normal_triangles = self._attribute_triangles("normal", self.normals, given["normal_triangles"])
+        self.tangent_triangles = self._attribute_triangles("tangent", self.tangents, given["tangent_triangles"])
         self.material = material
-        self.material_ids = _check_material_ids(material_ids, material, self.triangles)
-        self.offset = offset
+        self.material_ids = _check_material_ids(given["material_ids"], material, self.triangles)
+        self.offset: Tensor | None = given["offset"]
         self._cache: dict[str, Any] = {}
 
     @property
@@ -246,7 +257,7 @@ class Mesh:
 
 def _check_floats(name: str, tensor: Tensor, width: int | None, like: Tensor) -> Tensor:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"Mesh: {name} must be a tensor, got {type(tensor).__name__}. Use torch.as_tensor.")
+        raise TypeError(f"Mesh: {name} must be a tensor or an array, got {type(tensor).__name__}.")
     if tensor.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"Mesh: {name} must be float32 or float64, got {tensor.dtype}.")
     if tensor.ndim not in (2, 3) or (width is not None and tensor.shape[-1] != width):
@@ -301,7 +312,7 @@ def _check_triangles(
     name: str, triangles: Tensor, count: int | None, target_name: str, target: Tensor, hint: str = ""
 ) -> Tensor:
     if not isinstance(triangles, Tensor):
-        raise TypeError(f"Mesh: {name} must be a tensor, got {type(triangles).__name__}. Use torch.as_tensor.")
+        raise TypeError(f"Mesh: {name} must be a tensor or an array, got {type(triangles).__name__}.")
     if triangles.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"Mesh: {name} must be int32 or int64, got {triangles.dtype}.")
     if triangles.ndim != 2 or triangles.shape[1] != 3:

@@ -5,7 +5,6 @@ formats go through trimesh with its processing switched off.
 """
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from diffrender._extras import require
+from diffrender.geometry._arrays import warn_of_lost_digits
 from diffrender.geometry.mesh import Mesh
 from diffrender.geometry.transforms import transform_points
 from diffrender.geometry.weld import weld
@@ -84,7 +84,8 @@ def load_mesh(
         low, high = mesh.vertices.aminmax(dim=0)
         offset = (low + high) / 2
         mesh = mesh.replace(vertices=mesh.vertices - offset, offset=offset)
-    _warn_of_lost_digits(path, mesh, dtype)
+    hint = "Pass recenter=True or dtype=torch.float64."
+    warn_of_lost_digits(f"load_mesh: {path}", mesh.vertices, dtype, hint, stacklevel=3)
     floats = ("vertices", "texcoords", "normals", "tangents", "colors")
     present = {name: getattr(mesh, name) for name in floats if getattr(mesh, name) is not None}
     mesh = mesh.replace(**{name: tensor.to(dtype) for name, tensor in present.items()})
@@ -133,18 +134,6 @@ def save_mesh(path: str | os.PathLike[str], mesh: Mesh) -> None:
         _write_ply(path, one_index_table(mesh))
     else:
         write_glb(path, mesh)
-
-
-def _warn_of_lost_digits(path: str | os.PathLike[str], mesh: Mesh, dtype: torch.dtype) -> None:
-    low, high = mesh.vertices.aminmax(dim=0)
-    largest, extent = float(mesh.vertices.abs().max()), float((high - low).max())
-    step = largest * torch.finfo(dtype).eps
-    if 0 < extent < float("inf") and step > 1e-4 * extent:
-        warnings.warn(
-            f"load_mesh: {path}: coordinates up to {largest:.2g} lose {step / extent:.0%} of the mesh's extent of "
-            f"{extent:.2g} in {dtype}. Pass recenter=True or dtype=torch.float64.",
-            stacklevel=3,
-        )
 
 
 def _read_with_trimesh(path: str | os.PathLike[str]) -> Mesh:
