@@ -44,6 +44,7 @@ from .ops.texture_cube import texture_cube  # noqa: E402
 from .ops.topology import edge_topology  # noqa: E402
 from .recompute import saved_bytes  # noqa: E402
 from .renderer import Renderer, RenderResult  # noqa: E402
+from .view import frame_camera, studio_lights  # noqa: E402
 
 __all__ = [
     "AmbientLight",
@@ -70,6 +71,7 @@ __all__ = [
     "distributed",
     "edge_topology",
     "fragments_at",
+    "frame_camera",
     "geometry",
     "interpolate",
     "io",
@@ -97,6 +99,7 @@ __all__ = [
     "shade_metallic_roughness",
     "split_sum",
     "srgb_to_linear",
+    "studio_lights",
     "texture",
     "texture_cube",
     "tonemap",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from diffrender import _lens
+from diffrender._camera_explain import explained
 from diffrender._constants import constant
 from diffrender._lens_split import split_edges
 from diffrender.geometry.mesh import Mesh
@@ -130,6 +131,25 @@ class CameraProjection:
     def depth(self, points: Tensor) -> Tensor:
         """Distance of world points along the viewing axis, (N,) or (B, N); negative behind the eye."""
         return -transform_points(self.camera_from_world, points)[..., 2]
+
+    def explain(self, points: Tensor) -> str:
+        """Why points do not show, in words: how many are in view, behind, nearer than near, beyond far, or beside it.
+
+        For a picture that is empty or lacks something: `print(camera.explain(mesh.vertices))`. What other surfaces
+        hide counts as in view. A batch gives one line per camera.
+
+        Args:
+            points: (N, 3), or (B, N, 3) with one set per camera.
+
+        Example:
+            >>> camera = dr.Camera.perspective(fov_y_deg=40, width=64, height=48).look_at([0.0, 0.0, 300.0])
+            >>> camera.explain(dr.geometry.cube().vertices)
+            '0 of 8 points are in view; 8 beyond far=100. They lie at depths from 299 to 301.'
+        """
+        clip = self.detach().clip_positions(points.detach())
+        is_perspective = self.projection == "perspective"
+        is_fisheye = self.distortion is not None and self.distortion_model == "fisheye"
+        return explained(clip, self.near.detach(), self.far.detach(), is_perspective, is_fisheye)
 
     def rays(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The world rays that end in pixels: origins and unit directions, (N, 3) or (B, N, 3) each.

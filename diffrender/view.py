@@ -1,7 +1,7 @@
 """Pictures of a mesh without a scene around it: a camera that frames it, and light from beside that camera.
 
-camera = frame_camera(mesh, width=512, height=512)
-result = dr.Renderer((512, 512), edges="pairs")(mesh, camera, studio_lights(camera))
+camera = dr.frame_camera(mesh, width=512, height=512)
+result = dr.Renderer((512, 512))(mesh, camera, dr.studio_lights(camera))
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def frame_camera(
         ValueError: for a mesh without finite vertices.
 
     Example:
-        >>> camera = frame_camera(dr.geometry.icosphere(1), width=64, height=64)
+        >>> camera = dr.frame_camera(dr.geometry.icosphere(1), width=64, height=64)
         >>> camera.project(torch.zeros(1, 3)).round().tolist()
         [[32.0, 32.0]]
     """
@@ -75,7 +75,7 @@ def studio_lights(camera: Camera, *, brightness: float = 1.0) -> list[Light]:
         brightness: of all lights; with 1, white surfaces that face the key light come out nearly white.
 
     Example:
-        >>> lights = studio_lights(frame_camera(dr.geometry.cube(), width=8, height=8))
+        >>> lights = dr.studio_lights(dr.frame_camera(dr.geometry.cube(), width=8, height=8))
         >>> len(lights)
         3
     """

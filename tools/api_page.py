@@ -27,7 +27,8 @@ GROUPS: list[tuple[str, str, Sequence[str] | ModuleType]] = [
     (
         "Scenes",
         "What is drawn and what draws it.",
-        ["Mesh", "Camera", "Material", "MaterialSample", "Renderer", "RenderResult"],
+        ["Mesh", "Camera", "Material", "MaterialSample", "Renderer", "RenderResult"]
+        + ["frame_camera", "studio_lights"],
     ),
     (
         "Lights",

@@ -52,6 +52,8 @@ def interpolate(
     Returns:
         values (B, H, W, C), 0 on background; with `derivatives` the pair (values, value_derivatives), the latter of
         shape (B, H, W, 2 * len) with (d/dx, d/dy) of each listed channel in turn, x right and y down.
+        Values stay within those of the corners but for what `rasterize` says of triangles narrower than 1/256 pixel,
+        where barycentrics, and values with them, may lie far outside.
 
     Gradients: exact to attributes, barycentrics and derivatives, at any order.
     Memory: saves attributes, triangles, triangle_id and barycentrics.

@@ -28,7 +28,8 @@ class Fragments(NamedTuple):
     triangle_id: torch.Tensor
     """(B, H, W) int32: row of `triangles`, -1 = background."""
     barycentrics: torch.Tensor
-    """(B, H, W, 2): perspective-correct weights of corners 0 and 1; 0 on background."""
+    """(B, H, W, 2): perspective-correct weights of corners 0 and 1; 0 on background. A little outside of [0, 1] beside
+    an edge, far outside for triangles narrower than 1/256 pixel: see `rasterize`."""
     depth: torch.Tensor
     """(B, H, W): z/w in NDC; 1 on background."""
     derivatives: torch.Tensor | None
@@ -65,7 +66,11 @@ def rasterize(
 
     Returns:
         Fragments. Near and far planes cut (|z| <= w). At equal depth the lowest triangle index is shown. Triangles
-        without area, or with NaN or infinite corners, draw nothing.
+        without area, or with NaN or infinite corners, draw nothing. Which triangle shows is decided by vertices rounded
+        to 1/256 pixel, barycentrics and depth by the vertices as they are: the centre may lie up to 1/512 pixel outside
+        of its triangle, and barycentrics leave [0, 1] by that over the triangle's width. For triangles narrower than
+        1/256 pixel that is far, values interpolated there may be too, and a loss may see single wild pixels: `clamp`
+        the barycentrics (`fragments._replace`) or the values. `least_width` tames the gradient, not the values.
 
     Gradients: barycentrics, depth and derivatives give clip_positions their exact derivative (x, y, z and w) at fixed
         visibility, but for `least_width`; triangle_id has none. Moving silhouettes: see `antialias`.
