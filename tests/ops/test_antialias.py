@@ -8,6 +8,7 @@ import torch
 
 import diffrender as dr
 from tests.reference import antialias as reference
+from tests.reference.topology import edge_topology
 from tests.support.scenes import icosphere, perspective, random_scene, rigid, to_clip
 from tests.support.vocabulary import P, aa, g, mask, ras, relative_error, rnd, uniform
 
@@ -224,7 +225,7 @@ def test_random_scenes_equal_the_reference(dtype):
             assert blended[..., c].max() <= image[..., c].max() + 1e-6
         if dtype == torch.float32:
             continue  # near ties and grazing edges choose differently in single precision; ranges are what has to hold
-        topology = reference.edge_topology(triangles, positions)
+        topology = edge_topology(triangles, positions)
         truth = reference.antialias(image, r.fragments, positions, triangles, topology)
         assert (blended - truth).abs().max() < 1e-9, seed
         active += int((truth != image).any(-1).sum())

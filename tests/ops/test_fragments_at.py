@@ -1,4 +1,4 @@
-"""fragments_at gives bit for bit what rasterize gives, for the whole image and for bands of it."""
+"""fragments_at: bit for bit what rasterize gives, in bands as well; beside triangles, what the reference gives."""
 
 import itertools
 
@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import diffrender as dr
+from tests.reference.fragments_at import fragments_at as reference_fragments_at
 from tests.support.scenes import random_scene
+from tests.support.vocabulary import relative_error
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -57,3 +59,31 @@ def test_ids_that_are_no_triangles_are_background() -> None:
     assert (fragments.barycentrics[~shown] == 0).all()
     assert fragments.derivatives is not None
     assert (fragments.derivatives[~shown] == 0).all()
+
+
+@pytest.mark.parametrize("derivatives", [False, True])
+@pytest.mark.parametrize("rows", [(0, 9), (2, 7)])
+def test_planes_go_on_beside_their_triangles(rows: tuple[int, int], derivatives: bool) -> None:
+    """Any triangle at any pixel, some of them reaching behind the camera: values and gradient of the reference."""
+    first, last = rows
+    options = {"height": 9, "first_row": first, "derivatives": derivatives}
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        positions = torch.randn(2, 12, 4, generator=generator, dtype=torch.float64)
+        positions[..., 3] = positions[..., 3].abs() + 0.5 * positions[..., 3]  # most w above 0, some below
+        triangles = torch.stack([torch.randperm(12, generator=generator)[:3] for _ in range(8)])
+        ids = torch.randint(-1, 9, (2, last - first, 7), generator=generator, dtype=torch.int32)
+        results = []
+        for function in (dr.fragments_at, reference_fragments_at):
+            leaf = positions.clone().requires_grad_()
+            fragments = function(leaf, triangles, ids, **options)
+            floats = [x for x in fragments[1:] if x is not None]
+            cotangent = torch.Generator().manual_seed(seed)
+            grads = [torch.randn(x.shape, generator=cotangent, dtype=torch.float64) for x in floats]
+            results.append((floats, torch.autograd.grad(floats, leaf, grads)[0]))
+        (values, gradient), (expected, truth) = results
+        assert len(values) == (3 if derivatives else 2)
+        for a, b in zip(values, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+        assert relative_error(gradient, truth) < 1e-8, seed
+        assert (values[0].abs() > 1).any()  # beside it indeed

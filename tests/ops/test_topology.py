@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import diffrender as dr
-from tests.reference import antialias as reference
+from tests.reference import topology as reference
 from tests.support.scenes import cube, icosphere
 
 F64 = torch.float64
@@ -28,6 +28,8 @@ def test_topology_equals_the_reference(dtype):
         assert torch.equal(dr.edge_topology(triangles), reference.edge_topology(triangles)), seed
         positions = torch.randint(0, 2, (14, 3), generator=generator).double()  # many vertices coincide
         assert torch.equal(dr.edge_topology(triangles, positions), reference.edge_topology(triangles, positions)), seed
+        batch = torch.stack([positions, torch.randint(0, 2, (14, 3), generator=generator) - 0.5])
+        assert torch.equal(dr.edge_topology(triangles, batch), reference.edge_topology(triangles, batch)), seed
 
 
 def test_topology_of_closed_meshes_has_no_border():

@@ -1,4 +1,4 @@
-"""Reference of antialias(method="pairs") and edge_topology: the owner and the edge of a pair are constants, its weight
+"""Reference of antialias(method="pairs"): the owner and the edge of a pair are constants, its weight
 is plain torch in float64, so autograd of it is the truth for the hand-written backward.
 
 The edge is found by walking from the owner's centre to the other centre over the mesh: out of the owner through its
@@ -146,28 +146,3 @@ def find_edge(owner, owner_id, other_id, direction, axis, size, positions, trian
         if not walking.any():
             break
     return start, end, sign, found
-
-
-def edge_topology(triangles, positions=None):
-    """Twin corner 3 t + k across each edge (T, 3) int32, -1 = border, -2 - twin where there are several; see
-    diffrender.edge_topology."""
-    triangles = triangles.tolist()
-    if positions is None:
-        name = {v: v for triangle in triangles for v in triangle}
-    else:
-        name = {v: tuple(p) for v, p in enumerate(positions.detach().tolist())}
-
-    corners_of_edge: dict[frozenset, list[tuple[int, int]]] = {}
-    for t, triangle in enumerate(triangles):
-        welded = [name[v] for v in triangle]
-        if len(set(welded)) == 3:
-            for k in range(3):
-                edge = frozenset((welded[(k + 1) % 3], welded[(k + 2) % 3]))
-                corners_of_edge.setdefault(edge, []).append((t, k))
-
-    topology = torch.full((len(triangles), 3), -1, dtype=torch.int32)
-    for corners in corners_of_edge.values():
-        for (t, k), (u, m) in zip(corners, corners[1:] + corners[:1], strict=True):
-            if len(corners) > 1:
-                topology[t, k] = 3 * u + m if len(corners) == 2 else -2 - (3 * u + m)
-    return topology

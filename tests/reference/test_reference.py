@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from tests.reference import rasterize as reference
-from tests.reference.antialias import antialias, edge_topology
+from tests.reference.antialias import antialias
 from tests.reference.interpolate import interpolate
+from tests.reference.topology import edge_topology
 
 F64 = torch.float64
 

@@ -20,6 +20,7 @@ from tests.ops.rows.base import (
     two_layers,
 )
 from tests.reference import antialias as reference_antialias
+from tests.reference.topology import edge_topology
 from tests.support.vocabulary import uniform
 
 
@@ -48,7 +49,7 @@ def contract() -> Contract:
 def example(label: str, positions: Tensor, triangles: Tensor, size=SIZE, *, channels=3, default=False) -> Example:
     """`default` leaves the topology to the op."""
     triangle_id = seen(positions, triangles, size)
-    topology = reference_antialias.edge_topology(triangles, positions[0] if positions.dim() == 3 else positions)
+    topology = edge_topology(triangles, positions[0] if positions.dim() == 3 else positions)
     arguments = {
         "image": uniform(*triangle_id.shape, channels, seed=21, dtype=F64),
         "clip_positions": positions,
@@ -71,7 +72,7 @@ def dispatcher_calls(dtype):
     positions, triangles = turned_cube(batch=2)
     triangle_id = seen(positions, triangles, SIZE)
     positions = positions.to(dtype)
-    topology = reference_antialias.edge_topology(triangles)
+    topology = edge_topology(triangles)
     image, grad = (uniform(2, *SIZE, 3, seed=k, dtype=dtype) for k in (22, 23))
     yield op.edge_topology.default, (triangles, None)
     yield op.edge_topology.default, (triangles, positions)

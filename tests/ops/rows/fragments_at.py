@@ -18,6 +18,7 @@ from tests.ops.rows.base import (
     two_layers,
 )
 from tests.reference import rasterize as reference_rasterize
+from tests.reference.fragments_at import fragments_at as reference_fragments_at
 from tests.support.device import DEVICE
 from tests.support.vocabulary import rnd
 
@@ -56,7 +57,7 @@ def example(
         return tuple(x for x in fragments[1:] if x is not None)
 
     def values(clip_positions):
-        return floats(reference_rasterize.fragment_values(clip_positions, triangles, triangle_id, derivatives))
+        return floats(reference_fragments_at(clip_positions, triangles, triangle_id, derivatives=derivatives))
 
     slowed = reference_rasterize.slowed(values(positions), positions, triangles, triangle_id, least_width)
 
