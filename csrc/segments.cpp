@@ -58,7 +58,7 @@ std::tuple<Tensor, Tensor> antialias_segments(const Tensor& input, const Tensor&
     ListWalk walk(tensors, marks);
     const Pieces of_edges = walk.edges(), of_crossings = walk.crossings();
     copy_and_add<scalar_t>(image, of_edges, of_crossings, blend, 0, result);
-    return keep_pieces(tensors, of_edges.list, of_crossings.list);
+    return keep_pieces(tensors, of_edges, of_crossings);
   });
   return {result, kept};
 }
@@ -100,9 +100,10 @@ std::tuple<Tensor, Tensor> antialias_segments_backward(
       return;
     }
     ListWalk walk(tensors, marks);
-    const auto found = kept_pieces(given);
-    const Pieces of_edges = found.has_value() ? found->first : walk.edges();
-    const Pieces of_crossings = found.has_value() ? found->second : walk.crossings();
+    KeptPieces found(given);
+    const Pieces of_edges = found.edges.has_value() ? std::move(*found.edges) : walk.edges(found.at_edges);
+    const Pieces of_crossings =
+        found.crossings.has_value() ? std::move(*found.crossings) : walk.crossings(found.at_crossings);
     if (need_image && blended) {
       copy_and_add<scalar_t>(grad_result, of_edges, of_crossings, to_image, width + 1, grad_image);
     }

@@ -79,10 +79,11 @@ struct EdgeSegment {
   int32_t side;    // the edge's triangles lie where side * (l . m) > 0, l = p_start x p_stop
   int32_t seam;    // the twin's triangle if the edge is only a seam of attributes, else -1
   int32_t twin;    // the only other triangle at the edge, -1 = none, -2 = several
-  int32_t around;  // bit i: the triangle of that index of SegmentMesh::for_each_around() may hide it or lie behind it
+  int32_t around;  // bit i: the triangle of that index of SegmentMesh::for_each_around() may hide it or lie behind it;
+                   // -1: nobody has looked yet, see PieceFinder::look_around()
 
   DR_HD bool is_incident(const SegmentMesh& in, int32_t triangle) const {
-    return triangle == corner / 3 || triangle == twin || (twin == -2 && in.is_incident(corner, triangle));
+    return (triangle == corner / 3) | (triangle == twin) || (twin == -2 && in.is_incident(corner, triangle));
   }
 
   // Unit normal that points away from the edge's triangles (from the owner, at a seam).
@@ -103,7 +104,7 @@ struct EdgeClipper {
     out->corner = 3 * static_cast<int32_t>(triangle - out->item * in.mesh.triangle_count) + k;
     out->seam = -1;
     out->side = 0;
-    out->around = 0;
+    out->around = -1;
     const int32_t entry = in.topology[out->corner];
     out->twin = entry >= 0 ? entry / 3 : (entry == -1 ? -1 : -2);
     int32_t a, b;

@@ -23,125 +23,126 @@ struct ClipEdges {
       const int64_t triangle = marked[i / 3];
       const int32_t k = static_cast<int32_t>(i - i / 3 * 3);
       pixels[i] = (marks[triangle] >> k & 1) != 0 ? clipper.clip(triangle, k, segments + i) : 0;
-      if (pixels[i] > 0) PieceFinder{clipper.in, nullptr, false}.look_around(segments + i);
     }
   }
 };
 
-// Calls body(pair, segment, walk, aside or null) for the edge-pixel pairs [begin, end); pair offsets[e] is the first of
-// edge e.
+// Which edge-pixel pairs, or marked pixels, have visible pieces: a bit for each.
+struct PlaceBits {
+  static constexpr int64_t kBits = 64;
+  const uint64_t* words;  // null: not known
+  int64_t count;          // words
+
+  static int64_t words_of(int64_t places) { return (places + kBits - 1) / kBits; }
+
+  // The first place of [begin, end) that may have some, or end.
+  int64_t next(int64_t begin, int64_t end) const {
+    if (words == nullptr || begin >= end) return begin;
+    for (int64_t i = begin / kBits; i * kBits < end; ++i) {
+      const uint64_t left = i * kBits < begin ? words[i] >> (begin % kBits) << (begin % kBits) : words[i];
+      if (left != 0) return std::min(end, i * kBits + __builtin_ctzll(left));
+    }
+    return end;
+  }
+};
+
+// Calls body(pair, segment, walk, aside or null) for the edge-pixel pairs [begin, end) that are wanted; pair offsets[e]
+// is the first of edge e.
 template <class F>
 void for_each_pair(const SegmentMesh& in, const EdgeSegment* segments, const int64_t* offsets, int64_t edges,
-                   int64_t begin, int64_t end, const F& body) {
+                   int64_t begin, int64_t end, const PlaceBits& wanted, const F& body) {
   int64_t low = 0, high = edges;  // the last edge with offsets[e] <= begin
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
     (offsets[middle] <= begin ? low : high) = middle;
   }
-  for (int64_t pair = begin, edge = low; pair < end; ++edge) {
-    const int64_t stop = offsets[edge + 1] < end ? offsets[edge + 1] : end;
+  for (int64_t edge = low; edge < edges && offsets[edge] < end; ++edge) {
+    const int64_t first = offsets[edge], stop = std::min(offsets[edge + 1], end);
+    int64_t pair = wanted.next(std::max(first, begin), stop);
     if (pair >= stop) continue;
-    PixelWalk walk(segments[edge], in.viewport.width, in.viewport.height);
-    walk.seek(static_cast<int32_t>(pair - offsets[edge]));
+    EdgeSegment segment = segments[edge];
+    PixelWalk walk(segment, in.viewport.width, in.viewport.height);
+    walk.seek(static_cast<int32_t>(pair - first));
     // Telling triangles apart pays where enough pixels see the same ones.
     std::optional<AsideTriangles> aside;
-    if (offsets[edge + 1] - offsets[edge] >= 4) aside.emplace(in, segments[edge]);
-    for (; pair < stop; ++pair) {
-      body(pair, segments[edge], walk, aside.has_value() ? &*aside : nullptr);
-      walk.advance();
+    if (offsets[edge + 1] - first >= 4) aside.emplace(in, segment);
+    while (true) {
+      body(pair, edge, segment, walk, aside.has_value() ? &*aside : nullptr);
+      const int64_t next = wanted.next(pair + 1, stop);
+      if (next >= stop) break;
+      for (; pair < next; ++pair) walk.advance();
     }
   }
 }
 
-// First pass over the edge-pixel pairs: keeps the first visible piece of each and counts the rest.
-// Second pass: finds the pieces of pairs that have more than one again and stores the rest behind the first ones.
+// Visible pieces of a range of pairs or pixels: the first of each, then what else there is.
+struct FoundPieces {
+  std::vector<EdgePiece> first, further;
+  uint64_t* visible;  // bit i: place i has some; zero on entry, and no word belongs to two ranges
+
+  void take(int64_t place, const EdgePiece& piece) {
+    uint64_t& word = visible[place / PlaceBits::kBits];
+    const uint64_t bit = uint64_t(1) << place % PlaceBits::kBits;
+    ((word & bit) == 0 ? first : further).push_back(piece);
+    word |= bit;
+  }
+};
+
 struct FindEdgePieces {
   PieceFinder finder;
   const EdgeSegment* segments;  // [N]
   const int64_t* offsets;       // [N + 1] first pair of each edge
   int64_t edges;                // N
-  EdgePiece* pieces;            // [pairs], in the second pass [extra pieces]
-  int64_t* extra;               // [pairs + 1] first pass: pieces beyond the first; second pass: the sums before each
-  bool second_pass;
+  PlaceBits wanted;
 
-  void operator()(int64_t begin, int64_t end) const {
-    for_each_pair(finder.in, segments, offsets, edges, begin, end,
-                  [&](int64_t pair, const EdgeSegment& segment, const PixelWalk& walk, AsideTriangles* aside) {
-                    if (second_pass && extra[pair + 1] == extra[pair]) return;
-                    int64_t found = 0;
-                    if (!second_pass) pieces[pair].pixel = -1;
-                    finder.visit(
-                        segment, walk,
-                        [&](const EdgePiece& piece) {
-                          EdgePiece* const place = second_pass ? pieces + extra[pair] + found - 1 : pieces + pair;
-                          if ((found > 0) == second_pass) {
-                            *place = piece;
-                            place->segment = static_cast<int32_t>(&segment - segments);
-                          }
-                          ++found;
-                        },
-                        aside);
-                    if (!second_pass) extra[pair] = found > 1 ? found - 1 : 0;
+  void operator()(int64_t begin, int64_t end, FoundPieces* out) const {
+    for_each_pair(finder.in, segments, offsets, edges, begin, end, wanted,
+                  [&](int64_t pair, int64_t edge, EdgeSegment& segment, const PixelWalk& walk, AsideTriangles* aside) {
+                    const auto body = [&](EdgePiece& piece) {
+                      piece.segment = static_cast<int32_t>(edge);
+                      out->take(pair, piece);
+                    };
+                    finder.visit(&segment, walk, body, aside);
                   });
   }
 };
 
-// Like FindEdgePieces, over marked pixels.
+// The same over marked pixels.
 struct FindCrossingPieces {
   CrossingFinder finder;
   const int64_t* marked;  // [N] pixels
-  EdgePiece* pieces;      // [N], in the second pass [extra pieces]
-  int64_t* extra;         // [N + 1]
-  bool second_pass;
+  PlaceBits wanted;
 
-  void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) {
-      if (second_pass && extra[i + 1] == extra[i]) continue;
-      int64_t found = 0;
-      if (!second_pass) pieces[i].pixel = -1;
-      finder.visit(marked[i], [&](const EdgePiece& piece) {
-        if (second_pass) {
-          if (found > 0) pieces[extra[i] + found - 1] = piece;
-        } else if (found == 0) {
-          pieces[i] = piece;
-        }
-        ++found;
-      });
-      if (!second_pass) extra[i] = found > 1 ? found - 1 : 0;
+  void operator()(int64_t begin, int64_t end, FoundPieces* out) const {
+    for (int64_t i = wanted.next(begin, end); i < end; i = wanted.next(i + 1, end)) {
+      finder.visit(marked[i], [&](const EdgePiece& piece) { out->take(i, piece); });
     }
   }
 };
 
-// Pieces in two parts: the first of every edge-pixel pair (or marked pixel), then the further ones.
 struct PieceList {
-  EdgePiece* first;    // [first_count]
-  EdgePiece* further;  // [count - first_count]
-  int64_t first_count, count;
+  EdgePiece* pieces;
+  int64_t count;
 
-  const EdgePiece& at(int64_t i) const { return edit(i); }
-  EdgePiece& edit(int64_t i) const { return i < first_count ? first[i] : further[i - first_count]; }
+  const EdgePiece& at(int64_t i) const { return pieces[i]; }
 
   template <class F>
   void for_each_place(int64_t begin, int64_t end, const F& body) const {
     for (int64_t i = begin; i < end; ++i) body(i);
   }
 
-  // body(piece) if it is visible, and wants(its pixel).
   template <class Wants, class F>
   void visit_place(int64_t i, const Wants& wants, const F& body) const {
-    const EdgePiece& piece = at(i);
-    if (piece.pixel >= 0 && wants(piece.pixel)) body(piece);
+    if (wants(pieces[i].pixel)) body(pieces[i]);
   }
 };
 
-constexpr int64_t kNoPixel = INT64_MAX;
-
 struct PieceKeys {
   PieceList list;
-  int64_t* keys;  // [count] pixel, or kNoPixel
+  int64_t* keys;  // [count] pixel
 
   void operator()(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i) keys[i] = list.at(i).pixel < 0 ? kNoPixel : list.at(i).pixel;
+    for (int64_t i = begin; i < end; ++i) keys[i] = list.at(i).pixel;
   }
 };
 
@@ -165,7 +166,7 @@ struct MarkSlots {
   void operator()(int64_t begin, int64_t end) const {
     const Tiles grid(width, height);
     for (int64_t i = begin; i < end; ++i) {
-      if (keys[i] == kNoPixel || (i > 0 && keys[i - 1] == keys[i])) continue;
+      if (i > 0 && keys[i - 1] == keys[i]) continue;
       slots[keys[i]] = static_cast<int32_t>(i) + 1;
       const int64_t line = keys[i] / width, item = line / height, column = keys[i] - line * width;
       set_flag(tiles + (item * grid.rows + (line - item * height) / Tiles::kSide) * grid.columns +
@@ -207,7 +208,6 @@ struct MakeQueries {
   void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) {
       const EdgePiece& piece = list.at(i);
-      if (piece.pixel < 0) continue;
       queries[i] = make_query(in, piece, segments != nullptr ? segments + piece.segment : nullptr);
     }
   }
@@ -269,7 +269,7 @@ struct ExactVisibility {
   }
 };
 
-// Drops hidden pieces and gives the others their colours; those of crossings have theirs.
+// Marks hidden pieces (pixel = -1) and gives the others their colours; those of crossings have theirs.
 struct FinishPieces {
   PieceFinder finder;
   PieceList list;
@@ -278,8 +278,7 @@ struct FinishPieces {
 
   void operator()(int64_t begin, int64_t end) const {
     for (int64_t i = begin; i < end; ++i) {
-      EdgePiece& piece = list.edit(i);
-      if (piece.pixel < 0) continue;
+      EdgePiece& piece = list.pieces[i];
       const ExactQuery& query = queries[i];
       const bool shows = query.hidden == 0 &&
                          (segments == nullptr || finish_piece(finder, segments[piece.segment], query.back, &piece));
@@ -300,7 +299,6 @@ struct PieceBands {
     while (pixels > kMost << shift) ++shift;
     for (int64_t i = 0; i < list.count; ++i) {
       const int64_t pixel = list.at(i).pixel;
-      if (pixel < 0) continue;
       const int64_t first = std::max<int64_t>(pixel - reach, 0) >> shift;
       const int64_t last = std::min(pixel + reach, pixels - 1) >> shift;
       for (int64_t band = first; band <= last; ++band) pieces[band].push_back(static_cast<int32_t>(i));

@@ -79,25 +79,31 @@ struct PieceFinder {
     Vec2<double> normal;
   };
 
-  // Calls body(piece), which may change it, for every visible piece of the segment in the walk's pixel. `aside`, of the
-  // segment, saves time.
+  // Calls body(piece), which may change it, for every visible piece of the segment in the walk's pixel. Looks around
+  // the segment at the first pixel where it has to. `aside`, of the segment, saves time.
   template <class F>
-  DR_HD void visit(const EdgeSegment& segment, const PixelWalk& walk, const F& body,
-                   AsideTriangles* aside = nullptr) const {
+  DR_HD void visit(EdgeSegment* edge, const PixelWalk& walk, const F& body, AsideTriangles* aside = nullptr) const {
+    const EdgeSegment& segment = *edge;
     double from, to;
     walk.interval(&from, &to);
     Cell cell;
     const double dx = segment.stop.x - segment.start.x, dy = segment.stop.y - segment.start.y;
     cell.length = (to - from) * std::sqrt(dx * dx + dy * dy);
     if (!(cell.length > kShortest)) return;
-    Window window;
-    window.load_ids(in.viewport, triangle_id, segment.item, walk.pixel_column(), walk.pixel_row());
+    const int32_t column = walk.pixel_column(), row = walk.pixel_row();
     const double dz = segment.stop.z - segment.start.z;
-    cell.p = {segment.start.x + from * dx - (window.column + 0.5), segment.start.y + from * dy - (window.row + 0.5)};
+    cell.p = {segment.start.x + from * dx - (column + 0.5), segment.start.y + from * dy - (row + 0.5)};
     cell.step = {(to - from) * dx, (to - from) * dy};
     cell.z = segment.start.z + from * dz;
     cell.step_z = (to - from) * dz;
-    if (!load_faces(segment, cell, &window, aside)) return;
+    Window window;
+    window.column = column;
+    window.row = row;
+    bool hidden = false;
+    const bool at_centre = load_centre(segment, cell, &window, aside, &hidden);
+    if (hidden) return;
+    window.load_ids(in.viewport, triangle_id, segment.item, column, row);
+    if (!load_faces(edge, cell, &window, aside, at_centre)) return;
     cell.normal = segment.outward();
     double cuts[3 * kMostFaces + 2];
     const int last = find_cuts(window, cell, cuts);
@@ -141,35 +147,62 @@ struct PieceFinder {
     segment->around = bits;
   }
 
-  // Takes the triangles that the segment passes over or under, without the edge's own. False if one hides all of it.
-  DR_HD_CALL bool load_faces(const EdgeSegment& segment, const Cell& cell, Window* window,
-                             [[maybe_unused]] AsideTriangles* aside) const {
+  // Makes the next face of a window, if the segment passes over or under the triangle. `hidden`: it hides all of it.
+  DR_HD bool make_next_face(const EdgeSegment& segment, const Cell& cell, int32_t triangle, Window* window,
+                            bool* hidden) const {
     const Vec2<double> end{cell.p.x + cell.step.x, cell.p.y + cell.step.y};
     const Vec2<double> origin{window->column + 0.5, window->row + 0.5};
+    ScreenFace* const face = &window->faces[window->count];
+    bool covers = true;
+    if (!make_face_over(segment.item, triangle, origin, cell.p, end, face, &covers)) return false;
+    *hidden =
+        covers && is_in_front(face->depth.at(cell.p), cell.z) && is_in_front(face->depth.at(end), cell.z + cell.step_z);
+    return true;
+  }
+
+  // The same for the triangle that shows in the pixel itself, which hides most of what is hidden: before anything else
+  // is looked at. False where it is one of the edge's own.
+  DR_HD_CALL bool load_centre(const EdgeSegment& segment, const Cell& cell, Window* window,
+                              [[maybe_unused]] const AsideTriangles* aside, bool* hidden) const {
+    const int64_t line = segment.item * in.viewport.height + window->row;
+    const int32_t triangle = triangle_id[line * in.viewport.width + window->column];
+    if (triangle < 0 || segment.is_incident(in, triangle)) return false;
+    if constexpr (!kHasWarps) {
+      if (aside != nullptr && aside->has(triangle)) return false;
+    }
+    return make_next_face(segment, cell, triangle, window, hidden);
+  }
+
+  // Takes the triangles that the segment passes over or under, without the edge's own. False if one hides all of it.
+  // `at_centre`: the first face is that of load_centre().
+  DR_HD_CALL bool load_faces(EdgeSegment* edge, const Cell& cell, Window* window,
+                             [[maybe_unused]] AsideTriangles* aside, bool at_centre) const {
+    const EdgeSegment& segment = *edge;
     mark_own(segment, window);
     bool hidden = false;
     const auto take = [&](int32_t triangle) {
-      if (hidden) return;
-      ScreenFace* const face = &window->faces[window->count];
-      bool covers = true;
-      if (!make_face_over(segment.item, triangle, origin, cell.p, end, face, &covers)) return;
-      hidden = covers && is_in_front(face->depth.at(cell.p), cell.z) &&
-               is_in_front(face->depth.at(end), cell.z + cell.step_z);
-      window->face_id[window->count++] = triangle;
+      if (!hidden && make_next_face(segment, cell, triangle, window, &hidden)) {
+        window->face_id[window->count++] = triangle;
+      }
+    };
+    const auto is_aside = [&]([[maybe_unused]] int32_t triangle) {
+      if constexpr (kHasWarps) {
+        return false;  // a thread has one pixel
+      } else {
+        return aside != nullptr && (aside->has(triangle) || aside->take(in, segment.item, triangle));
+      }
     };
     uint32_t cells = window->covered_cells();
     for (int c = 0; c < kWindowCells; ++c) cells &= ~((window->own[c] ? 1u : 0u) << c);
-    if constexpr (kHasWarps) {
-      window->for_each_triangle(cells, take);  // a thread has one pixel
-    } else {
-      if (aside != nullptr) {
-        for (int c = 0; c < kWindowCells; ++c) cells &= ~((aside->has(window->id[c]) ? 1u : 0u) << c);
-      }
-      window->for_each_triangle(cells, [&](int32_t triangle) {
-        if (aside == nullptr || !aside->take(in, segment.item, triangle)) take(triangle);
-      });
-    }
-    if (segment.around == 0 || hidden) return !hidden;
+    constexpr int kCentre = 4;
+    if (at_centre && !is_aside(window->id[kCentre])) window->face_id[window->count++] = window->id[kCentre];
+    cells &= ~(1u << kCentre);
+    window->for_each_triangle(cells, [&](int32_t triangle) {
+      if (!hidden && !is_aside(triangle)) take(triangle);
+    });
+    if (hidden) return false;
+    if (segment.around < 0) look_around(edge);
+    if (segment.around == 0) return true;
     in.for_each_around(segment.corner, [&](int32_t index, int32_t corner) {
       const int32_t triangle = corner / 3;
       if ((segment.around >> index & 1) == 0 || window->shows(triangle)) return;

@@ -70,7 +70,7 @@ struct EdgePairs {
     PixelWalk walk(segment, viewport.width, viewport.height);
     walk.seek(static_cast<int32_t>(within));
     if (!wants((segment.item * viewport.height + walk.pixel_row()) * viewport.width + walk.pixel_column())) return;
-    finder.visit(segment, walk, [&](EdgePiece& piece) {
+    finder.visit(&segment, walk, [&](EdgePiece& piece) {
       if (!tree.given() || tree.finish(finder, segment, &piece)) body(piece);
     });
   }
@@ -88,7 +88,6 @@ struct EdgePairs {
       if ((marks[low] >> k & 1) == 0) continue;
       const int64_t pixels = edges.clip(low, k, segment);
       if (*within < pixels) {
-        finder.look_around(segment);
         return true;
       }
       *within -= pixels;

@@ -11,10 +11,11 @@ namespace diffrender {
 // Items per task on the CPU, for kernels that spend about a microsecond on each.
 constexpr int64_t kHeavyPiece = 256;
 
-// Visible pieces of one kind, and the memory behind them.
+// Visible pieces of one kind, the memory behind them, and where they were found.
 struct Pieces {
-  Tensor first, further;
+  Tensor memory;
   PieceList list;
+  std::vector<uint64_t> places;  // words of PlaceBits
 };
 
 template <class T>
@@ -22,48 +23,32 @@ void run_heavy(int64_t n, const T& functor) {
   run(n, functor, kHeavyPiece);
 }
 
-// `make(pieces, extra, second_pass)` gives the functor that looks at `items` pairs or pixels.
+// What `find(begin, end, out)` finds in `items` pairs or pixels, in the order of FoundPieces.
 template <class F>
-Pieces find_pieces(const Tensor& like, int64_t items, const F& make) {
-  Pieces result;
-  result.first = new_structs<EdgePiece>(like, items);
-  const Tensor counts = new_empty(like, {items}, ScalarType::Long);
-  run_heavy(items, make(mutable_data<EdgePiece>(result.first), mutable_data<int64_t>(counts), false));
-  const auto [sums, extra] = sums_before(counts);
-  result.further = new_structs<EdgePiece>(like, extra);
-  if (extra > 0) {
-    run_heavy(items, make(mutable_data<EdgePiece>(result.further), mutable_data<int64_t>(sums), true));
+Pieces find_pieces(const Tensor& like, int64_t items, const F& find) {
+  static_assert(kHeavyPiece % PlaceBits::kBits == 0);
+  std::vector<uint64_t> places(PlaceBits::words_of(items));
+  std::vector<FoundPieces> found((items + kHeavyPiece - 1) / kHeavyPiece, {{}, {}, places.data()});
+  run_heavy(items, [&](int64_t begin, int64_t end) { find(begin, end, &found[begin / kHeavyPiece]); });
+  int64_t count = 0;
+  for (const FoundPieces& f : found) count += static_cast<int64_t>(f.first.size() + f.further.size());
+  Pieces result{new_structs<EdgePiece>(like, count), {}, std::move(places)};
+  EdgePiece* next = mutable_data<EdgePiece>(result.memory);
+  result.list = {next, count};
+  for (const auto part : {&FoundPieces::first, &FoundPieces::further}) {
+    for (const FoundPieces& f : found) next = std::copy((f.*part).begin(), (f.*part).end(), next);
   }
-  result.list = {mutable_data<EdgePiece>(result.first), mutable_data<EdgePiece>(result.further), items, items + extra};
   return result;
 }
 
-// The visible ones of them alone, in a row, so that later passes get no more than they need.
-inline Pieces visible_pieces(const Tensor& like, Pieces&& found) {
-  constexpr int64_t kPiece = 2048;
-  std::vector<int64_t> before((found.list.count + kPiece - 1) / kPiece + 1, 0);
-  const auto each = [&](int64_t begin, int64_t end, const auto& body) {
-    for (int64_t i = begin; i < end; ++i) found.list.visit_place(i, [](int64_t) { return true; }, body);
-  };
-  parallel_ranges(found.list.count, kPiece, [&](int64_t begin, int64_t end) {
-    each(begin, end, [&](const EdgePiece&) { ++before[begin / kPiece + 1]; });
-  });
-  for (size_t i = 1; i < before.size(); ++i) before[i] += before[i - 1];
-  Pieces result;
-  result.first = new_structs<EdgePiece>(like, before.back());
-  EdgePiece* const pieces = mutable_data<EdgePiece>(result.first);
-  result.list = {pieces, nullptr, before.back(), before.back()};
-  parallel_ranges(found.list.count, kPiece, [&](int64_t begin, int64_t end) {
-    EdgePiece* next = pieces + before[begin / kPiece];
-    each(begin, end, [&](const EdgePiece& piece) { *next++ = piece; });
-  });
-  return result;
-}
+// What the forward pass on the CPU keeps for the backward pass. First how many pieces there are of edges and of
+// crossings, then they themselves, if there is room for all. Else kPlacesKept, how many words of PlaceBits there are of
+// edges, and both kinds' words: the backward pass looks again, but only where something is visible. Else kNothingKept.
+//
+// The outline of a smooth mesh has about as many pieces as it crosses pixels and as it has edges. Both grow with a
+// square root, and there is room for either as long as a picture has less than some million pixels and triangles.
+constexpr int64_t kNothingKept = -1, kPlacesKept = -2;
 
-// Visible pieces that the forward pass on the CPU keeps for the backward pass: how many of edges and of crossings, then
-// they themselves, if there is room for all; else -1. Few pictures have more; their backward pass walks again. The
-// outline of a smooth mesh has about as many pieces as it crosses pixels and as it has edges. Both grow with a square
-// root, and there is room for either as long as a picture has less than some million pixels and triangles.
 inline int64_t room_for_pieces(const SegmentTensors& t) {
   return 768 + t.triangle_id.numel() / 128 + t.batch() * t.triangles.size(0) / 64;
 }
@@ -72,37 +57,53 @@ inline Tensor nothing_kept(const SegmentTensors& t) {
   constexpr int64_t kWords = sizeof(EdgePiece) / 8;
   const int64_t words = t.triangle_id.is_cuda() ? 0 : 2 + kWords * room_for_pieces(t);
   const Tensor kept = new_zeros(t.triangle_id, {words}, ScalarType::Long);
-  if (words > 0) mutable_data<int64_t>(kept)[0] = -1;
+  if (words > 0) mutable_data<int64_t>(kept)[0] = kNothingKept;
   return kept;
 }
 
-inline Tensor keep_pieces(const SegmentTensors& t, const PieceList& edges, const PieceList& crossings) {
+inline Tensor keep_pieces(const SegmentTensors& t, const Pieces& edges, const Pieces& crossings) {
   const Tensor kept = nothing_kept(t);
   int64_t* const counts = mutable_data<int64_t>(kept);
-  const bool fits = edges.count + crossings.count <= room_for_pieces(t);
-  counts[0] = fits ? edges.count : -1;
-  counts[1] = fits ? crossings.count : -1;
-  if (fits) {
+  if (edges.list.count + crossings.list.count <= room_for_pieces(t)) {
+    counts[0] = edges.list.count;
+    counts[1] = crossings.list.count;
     EdgePiece* const pieces = reinterpret_cast<EdgePiece*>(counts + 2);
-    std::copy_n(edges.first, edges.count, pieces);
-    std::copy_n(crossings.first, crossings.count, pieces + edges.count);
+    std::copy_n(edges.list.pieces, edges.list.count, pieces);
+    std::copy_n(crossings.list.pieces, crossings.list.count, pieces + edges.list.count);
+  } else if (2 + static_cast<int64_t>(edges.places.size() + crossings.places.size()) <= kept.numel()) {
+    counts[0] = kPlacesKept;
+    counts[1] = static_cast<int64_t>(edges.places.size());
+    const auto rest = std::copy(edges.places.begin(), edges.places.end(), counts + 2);
+    std::copy(crossings.places.begin(), crossings.places.end(), rest);
   }
   return kept;
 }
 
-// The two lists that keep_pieces kept, if it did.
-inline std::optional<std::pair<Pieces, Pieces>> kept_pieces(const Tensor& kept) {
-  if (kept.is_cuda() || kept.numel() < 2) return std::nullopt;
-  // PieceList may write, but nobody does after the walk.
-  int64_t* const counts = const_cast<int64_t*>(data<int64_t>(kept));
-  const int64_t edges = counts[0], crossings = counts[1];
-  if (edges < 0) return std::nullopt;
-  DR_CHECK(crossings >= 0 && 2 + static_cast<int64_t>(sizeof(EdgePiece) / 8) * (edges + crossings) <= kept.numel(),
-           "segments: pieces have another size");
-  EdgePiece* const pieces = reinterpret_cast<EdgePiece*>(counts + 2);
-  return std::pair(Pieces{kept, kept, {pieces, nullptr, edges, edges}},
-                   Pieces{kept, kept, {pieces + edges, nullptr, crossings, crossings}});
-}
+// What keep_pieces kept.
+struct KeptPieces {
+  std::optional<Pieces> edges, crossings;
+  PlaceBits at_edges{}, at_crossings{};
+
+  explicit KeptPieces(const Tensor& kept) {
+    if (kept.is_cuda() || kept.numel() < 2) return;
+    // PieceList may write, but nobody does after the walk.
+    int64_t* const counts = const_cast<int64_t*>(data<int64_t>(kept));
+    const int64_t first = counts[0], second = counts[1], room = kept.numel() - 2;
+    if (first == kNothingKept) return;
+    if (first == kPlacesKept) {
+      DR_CHECK(second >= 0 && second <= room, "segments: pieces have another size");
+      const uint64_t* const words = reinterpret_cast<const uint64_t*>(counts + 2);
+      at_edges = {words, second};
+      at_crossings = {words + second, room - second};
+      return;
+    }
+    DR_CHECK(first >= 0 && second >= 0 && static_cast<int64_t>(sizeof(EdgePiece) / 8) * (first + second) <= room,
+             "segments: pieces have another size");
+    EdgePiece* const pieces = reinterpret_cast<EdgePiece*>(counts + 2);
+    edges = Pieces{kept, {pieces, first}, {}};
+    crossings = Pieces{kept, {pieces + first, second}, {}};
+  }
+};
 
 // The edge walk of one call: builds the lists that forward and backward share.
 class ListWalk {
@@ -112,7 +113,8 @@ class ListWalk {
 
   const SegmentMesh& mesh() const { return mesh_; }
 
-  Pieces edges() {
+  // `wanted`: pairs and pixels that may have pieces, where that is known.
+  Pieces edges(const PlaceBits& wanted = {}) {
     const Tensor marked = marked_indices(marks_.edges);
     const int64_t edges = 3 * marked.numel();
     segments_ = new_structs<EdgeSegment>(t_.positions, edges);
@@ -123,30 +125,34 @@ class ListWalk {
         ClipEdges{
             {mesh_}, data<uint8_t>(marks_.edges), data<int64_t>(marked), segments, mutable_data<int64_t>(pixels)});
     const auto [offsets, pairs] = sums_before(pixels);
-    const int64_t* const first_pair = data<int64_t>(offsets);
+    check_size(wanted, pairs);
     const PieceFinder finder{mesh_, data<int32_t>(t_.triangle_id), t_.exact};
-    Pieces result = find_pieces(t_.positions, pairs, [&](EdgePiece* pieces, int64_t* extra, bool second_pass) {
-      return FindEdgePieces{finder, segments, first_pair, edges, pieces, extra, second_pass};
-    });
-    if (t_.exact) look_at_all_triangles(finder, result.list, segments);
-    return visible_pieces(t_.positions, std::move(result));
+    Pieces result =
+        find_pieces(t_.positions, pairs, FindEdgePieces{finder, segments, data<int64_t>(offsets), edges, wanted});
+    if (t_.exact) look_at_all_triangles(finder, &result.list, segments);
+    return result;
   }
 
-  Pieces crossings() {
+  Pieces crossings(const PlaceBits& wanted = {}) {
     const int32_t* const ids = data<int32_t>(t_.triangle_id);
     const Tensor marked = marked_indices(marks_.crossings);
-    const int64_t* const pixels = data<int64_t>(marked);
-    Pieces result = find_pieces(t_.positions, marked.numel(), [&](EdgePiece* pieces, int64_t* extra, bool second_pass) {
-      return FindCrossingPieces{{mesh_, ids}, pixels, pieces, extra, second_pass};
-    });
-    if (t_.exact) look_at_all_triangles({mesh_, ids, true}, result.list, nullptr);
-    return visible_pieces(t_.positions, std::move(result));
+    check_size(wanted, marked.numel());
+    Pieces result =
+        find_pieces(t_.positions, marked.numel(), FindCrossingPieces{{mesh_, ids}, data<int64_t>(marked), wanted});
+    if (t_.exact) look_at_all_triangles({mesh_, ids, true}, &result.list, nullptr);
+    return result;
   }
 
  private:
-  // Visibility "exact" (segments_exact.h). `segments` is null for crossings.
-  void look_at_all_triangles(const PieceFinder& finder, const PieceList& list, const EdgeSegment* segments) {
+  static void check_size(const PlaceBits& wanted, int64_t places) {
+    DR_CHECK(wanted.words == nullptr || PlaceBits::words_of(places) <= wanted.count,
+             "segments: pieces have another size");
+  }
+
+  // Visibility "exact" (segments_exact.h): takes hidden pieces out of a list. `segments` is null for crossings.
+  void look_at_all_triangles(const PieceFinder& finder, PieceList* pieces, const EdgeSegment* segments) {
     const Tensor& like = t_.positions;
+    const PieceList& list = *pieces;
     const int64_t triangles = t_.triangles.size(0);
     if (list.count == 0 || triangles == 0) return;
     if (!boxes_.has_value()) boxes_ = triangle_boxes(t_, mesh_);
@@ -177,6 +183,8 @@ class ListWalk {
           std::max<int64_t>(1, wanted.numel()));
     }
     run_heavy(list.count, FinishPieces{finder, list, segments, queries});
+    const auto is_hidden = [](const EdgePiece& piece) { return piece.pixel < 0; };
+    pieces->count = std::remove_if(list.pieces, list.pieces + list.count, is_hidden) - list.pieces;
   }
 
   const SegmentTensors& t_;

@@ -9,7 +9,7 @@ namespace diffrender {
 // A piece of a visible discontinuity inside one pixel: of an edge (parts 2 and 4), or of the line along which two
 // triangles cut through each other (part 5). "Front" is the side that n points away from.
 struct EdgePiece {
-  int64_t pixel;          // -1 = not visible
+  int64_t pixel;
   double x, y;            // middle, relative to the pixel's centre
   double half_x, half_y;  // from the middle to one end
   double length;          // pixels; of a crossing: pixels per |gradient of the difference in depth|
@@ -101,7 +101,7 @@ struct WindowIds {
     for (int cell = 0; cell < kWindowCells; ++cell) {
       if ((cells >> cell & 1) == 0) continue;
       bool known = id[cell] == id[kCentre];
-      for (int earlier = 0; earlier < cell; ++earlier) known = known || id[earlier] == id[cell];
+      for (int earlier = 0; earlier < cell; ++earlier) known |= id[earlier] == id[cell];
       if (!known) body(id[cell]);
     }
   }

@@ -1,9 +1,9 @@
 """Autograd of antialias(method="segments"): kernels of csrc/segments*.h.
 
 On the CPU the forward pass keeps the visible edge pieces for the backward pass, if they are not many: there is room for
-768, and one more per 128 pixels and per 64 triangles, which takes half a byte per pixel and one per triangle. Elsewhere
-they are found again. Besides the arguments two bytes per triangle and one per pixel are saved: which edges and pixels
-are worth a look.
+768, and one more per 128 pixels and per 64 triangles, which takes half a byte per pixel and one per triangle. Of more
+pieces the same memory says where they are, and the backward pass finds them again there. Besides the arguments two
+bytes per triangle and one per pixel are saved: which edges and pixels are worth a look.
 """
 
 from __future__ import annotations

@@ -518,8 +518,8 @@ def crumpled_ball(levels, size, noise=0.05):
 
 
 def test_pieces_kept_and_pieces_found_again_give_the_same_gradient():
-    """A picture with more pieces than there is room for keeps none; the others keep all, also a small picture of a mesh
-    with small triangles."""
+    """A picture with more pieces than there is room for keeps where they are; the others keep all, also a small picture
+    of a mesh with small triangles."""
     op = torch.ops.diffrender
     for levels, size, noise, kept in ((4, (80, 80), 0.15, False), (4, (160, 160), 0.0, True), (6, (96, 96), 0.0, True)):
         clip, triangles = crumpled_ball(levels, size, noise)
@@ -527,13 +527,16 @@ def test_pieces_kept_and_pieces_found_again_give_the_same_gradient():
         mesh = (ids, clip[None], triangles.int(), dr.edge_topology(triangles, clip).int(), None, None, 0)
         image, grad = (uniform(1, *size, 3, seed=k, dtype=F64) for k in (2, 3))
         marks = op.segments_marked(*mesh)
-        pieces = op.antialias_segments(image, *mesh, False, *marks)[1]
-        assert (int(pieces[0]) > 100) if kept else (int(pieces[0]) == -1)
-        rest = (grad, True, True, True, 0)
-        ours, again = (
-            op.antialias_segments_backward(image, *mesh, False, *marks, given, *rest) for given in (pieces, pieces[:0])
-        )
-        assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+        for exact in (False, True):
+            pieces = op.antialias_segments(image, *mesh, exact, *marks)[1]
+            assert (int(pieces[0]) > 100) if kept else (int(pieces[0]) == -2)
+            rest = (grad, True, True, True, 0)
+            ours, again = (
+                op.antialias_segments_backward(image, *mesh, exact, *marks, given, *rest)
+                for given in (pieces, pieces[:0])
+            )
+            assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+            assert (ours[1] != 0).sum() > 100
 
 
 @pytest.mark.skipif(torch.get_default_device().type != "cpu", reason="threads are of the CPU")
