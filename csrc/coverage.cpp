@@ -5,7 +5,7 @@
 
 #include "core/launch.h"
 #include "core/tensor.h"
-#include "coverage_corners.h"
+#include "coverage_backward_cpu.h"
 #include "coverage_cpu.h"
 
 namespace diffrender {
@@ -279,65 +279,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> coverage_compact(const Tensor
   return {triangle_id, new_weight, new_barycentrics, new_depth, new_kind};
 }
 
-// The backward kernel on the CPU: one scratch per range of pixels.
-struct CoverageBackwardCpu {
-  CoverageBackward kernel;
-  int64_t longest;
-
-  // The one at the centre of a smooth surface's pixel of a few fragments, -1 of another pixel.
-  int center_of(int64_t k, int64_t count) const {
-    if (count < 2 || count > CornersPerTriangle::kMost) return -1;
-    for (int i = 0; i < count; ++i) {
-      if (kernel.kinds[k + i] == FragmentKind::center) return i;
-    }
-    return -1;
-  }
-
-  void operator()(int64_t begin, int64_t end, const Sink<double>& sink) const {
-    const CoverageLists& lists = kernel.lists;
-    if (lists.offsets[begin] == lists.offsets[end]) return;
-    const std::unique_ptr<double[]> memory(new double[CoverageScratch::bytes(longest) / 8 + 1]);
-    const auto scratch = CoverageScratch::at(reinterpret_cast<uint8_t*>(memory.get()), longest);
-    const std::unique_ptr<CornersPerTriangle::Place[]> places(
-        new CornersPerTriangle::Place[CornersPerTriangle::kPlaces]{});
-    const CornersPerTriangle out{kernel, sink, places.get()};
-    const int64_t width = lists.viewport.width;
-    for (int64_t p = begin; p < end;) {
-      const auto at = lists.place(p);
-      const int64_t row = p - at.column;
-      for (const int64_t stop = std::min(end, row + width); p < stop; ++p) {
-        const int64_t k = lists.offsets[p], count = lists.offsets[p + 1] - k;
-        if (count == 0) continue;
-        if (count == 1 && kernel.kinds[k] == FragmentKind::whole && lists.has(k)) {
-          out.add_whole(at.item, static_cast<int32_t>(p - row), at.row, k);
-          continue;
-        }
-        const int center = center_of(k, count);
-        const CoverageLists::PixelPlace here = {at.item, static_cast<int32_t>(p - row), at.row};
-        if (center < 0 || !out.add_star(here, k, static_cast<int>(count), center)) kernel.pixel(p, scratch, out);
-      }
-    }
-    out.finish();
-  }
-};
-
-// On the CPU: which triangles of each item have fragments (B, T), half of a closed mesh or less.
-Tensor seen_triangles(const CoverageLists& lists, const Tensor& like, int64_t batch) {
-  const int64_t count = lists.mesh.triangle_count,
-                pixels = static_cast<int64_t>(lists.viewport.width) * lists.viewport.height;
-  const Tensor seen = new_zeros(like, {batch, count}, ScalarType::Byte);
-  uint8_t* const flags = mutable_data<uint8_t>(seen);
-  for (int64_t item = 0; item < batch; ++item) {
-    const int64_t first = lists.offsets[item * pixels], end = lists.offsets[(item + 1) * pixels];
-    parallel_ranges(end - first, kItemsPerPiece, [=](int64_t begin, int64_t stop) {
-      for (int64_t k = first + begin; k < first + stop; ++k) {
-        if (lists.has(k)) set_flag(flags + item * count + lists.triangles[k]);
-      }
-    });
-  }
-  return seen;
-}
-
 Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_indices, const Tensor& list_offsets,
                          const Tensor& visible, const Tensor& kinds, int64_t longest, int64_t height, int64_t width,
                          const std::optional<Tensor>& grad_weight, const std::optional<Tensor>& grad_barycentrics,
@@ -359,25 +300,24 @@ Tensor coverage_backward(const Tensor& clip_positions, const Tensor& triangle_in
   const Tensor grad = new_zeros(positions, {positions.size(0), positions.size(1), 4});
   const int64_t pixels = offsets.numel() - 1, batch = pixels / (height * width);
   if (list.numel() == 0) return grad;
-  const Tensor boxes = new_empty(positions, {batch, triangles.size(0), 4}, ScalarType::Int);
-  const Tensor records = new_empty(positions, {batch, triangles.size(0), sizeof(TriangleRecord)}, ScalarType::Byte);
+  const bool in_order = !positions.is_cuda() && static_cast<ScatterAlgorithm>(algorithm) == ScatterAlgorithm::native;
+  // On the CPU a triangle gets its record where it is first seen.
+  const int64_t kept = in_order ? 0 : batch * triangles.size(0);
+  const Tensor boxes = new_empty(positions, {kept, 4}, ScalarType::Int);
+  const Tensor records = new_empty(positions, {kept, sizeof(TriangleRecord)}, ScalarType::Byte);
   const CoverageLists lists = coverage_lists(positions, triangles, records, offsets, list, height, width);
-  std::optional<Tensor> seen;
-  if (!positions.is_cuda()) seen = seen_triangles(lists, positions, batch);
-  launch(positions, batch * triangles.size(0),
-         CoverageSetup{lists.mesh, lists.viewport, boxes_of(boxes), records_of(records), nullptr,
-                       data_or_null<uint8_t>(seen)});
+  const CoverageSetup setup{lists.mesh, lists.viewport, boxes_of(boxes), records_of(records), nullptr};
   const CoverageBackward kernel{lists, kinds_of(kind), values(gw), values(gb), values(gd)};
-  const auto scatter = static_cast<ScatterAlgorithm>(algorithm);
-  if (!positions.is_cuda() && scatter == ScatterAlgorithm::native) {
-    detail::scatter_cpu<double>(grad, positions.size(0), pixels, CoverageBackwardCpu{kernel, longest},
+  if (in_order) {
+    detail::scatter_cpu<double>(grad, positions.size(0), pixels, CoverageBackwardCpu{kernel, setup, longest},
                                 12 * list.numel());
     return grad;
   }
+  launch(positions, kept, setup);
   for_each_length(positions, pixels, longest, [&](const CoverageWorkers& workers) {
     const int64_t per_worker = 3 * list.numel() / workers.workers + 1;  // additions to one corner, at most
-    scatter_without_buffers<double>(grad, workers.workers, scatter, CoverageBackwardWorkers{kernel, workers},
-                                    per_worker);
+    scatter_without_buffers<double>(grad, workers.workers, static_cast<ScatterAlgorithm>(algorithm),
+                                    CoverageBackwardWorkers{kernel, workers}, per_worker);
   });
   return grad;
 }

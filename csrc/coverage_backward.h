@@ -48,22 +48,25 @@ struct CoverageBackward {
   FloatArray grad_barycentrics;  // [N, 2] or null
   FloatArray grad_depth;         // [N] or null
 
-  // `out` takes the gradients of the candidates' lines.
+  // `out` has the records of the triangles and takes the gradients of their lines.
   template <class Out>
-  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, const Out& out) const {
+  DR_HD_CALL void pixel(int64_t p, const CoverageScratch& scratch, Out&& out) const {
     const auto at = lists.place(p);
-    const int count = gradients(p, at, scratch);
+    const auto record_of = [&](int32_t triangle) -> const TriangleRecord& { return out.record(at.item, triangle); };
+    const int count = gradients(record_of, p, at, scratch);
     for (int i = 0; i < count; ++i) out.add(at.item, at.column, at.row, scratch.candidates[i], scratch.gradients[i]);
   }
 
   // Leaves the candidates of a pixel and the gradients of their lines in the scratch; returns their number, 0 where
   // nothing comes in.
-  DR_HD_CALL int gradients(int64_t p, const CoverageLists::PixelPlace& at, const CoverageScratch& scratch) const {
+  template <class RecordOf>
+  DR_HD_CALL int gradients(const RecordOf& record_of, int64_t p, const CoverageLists::PixelPlace& at,
+                           const CoverageScratch& scratch) const {
     const PixelList list = lists.of(p);
     const int64_t begin = lists.offsets[p];
     if (!any_gradient(begin, list.count)) return 0;
     const Candidate* const candidates = scratch.candidates;
-    const int count = lists.collect(list, at, 0, scratch.candidates);
+    const int count = lists.collect_from(record_of, list, at, 0, scratch.candidates);
     const bool whole = count == 1 && (candidates[0].sides == 0 || kinds[begin] == FragmentKind::whole);
     int center = -1;
     bool apart = false;
@@ -164,9 +167,14 @@ struct CoverageBackward {
   }
 
   // Integrals of f u, f v and f along an edge.
-  DR_HD static Line along_edge(double x0, double y0, double x1, double y1, const Line& f) {
-    const double length = ::sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0));
-    const double f0 = f.at(x0, y0), f1 = f.at(x1, y1), sixth = length / 6;
+  template <class T>
+  DR_HD static LineOf<T> along_edge(T x0, T y0, T x1, T y1, const LineOf<T>& f) {
+    return along_edge(x0, y0, x1, y1, square_root((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)), f);
+  }
+
+  template <class T>
+  DR_HD static LineOf<T> along_edge(T x0, T y0, T x1, T y1, T length, const LineOf<T>& f) {
+    const T f0 = f.at(x0, y0), f1 = f.at(x1, y1), sixth = length / 6;
     return {sixth * (x0 * (2 * f0 + f1) + x1 * (f0 + 2 * f1)), sixth * (y0 * (2 * f0 + f1) + y1 * (f0 + 2 * f1)),
             3 * sixth * (f0 + f1)};
   }
@@ -238,6 +246,10 @@ struct CornersAtOnce {
   const CoverageBackward& kernel;
   const Sink<double>& sink;
 
+  DR_HD const TriangleRecord& record(int64_t item, int32_t triangle) const {
+    return kernel.lists.records[item * kernel.lists.mesh.triangle_count + triangle];
+  }
+
   DR_HD void add(int64_t item, int32_t column, int32_t row, const Candidate& c, const CandidateGradient& g) const {
     kernel.flush(item, column, row, c.triangle, *c.record, c.side, c.depth, g, sink);
   }
@@ -260,14 +272,16 @@ struct CoverageBackwardWorkers {
         int count = 0;
         if (p < workers.pixels && workers.takes(p, kernel.lists.offsets)) {
           at = kernel.lists.place(p);
-          count = kernel.gradients(p, at, own);
+          const TriangleRecord* const first = kernel.lists.records + at.item * kernel.lists.mesh.triangle_count;
+          const auto record_of = [=](int32_t triangle) -> const TriangleRecord& { return first[triangle]; };
+          count = kernel.gradients(record_of, p, at, own);
         }
         for (int i = 0; warp_any(i < count); ++i) add_by_warp(at, i < count ? i : -1, own, sink);
       }
     } else {
-      workers.run(begin, end, kernel.lists.offsets, [&](int64_t p, const CoverageScratch& scratch) {
-        kernel.pixel(p, scratch, CornersAtOnce{kernel, sink});
-      });
+      const CornersAtOnce out{kernel, sink};
+      workers.run(begin, end, kernel.lists.offsets,
+                  [&](int64_t p, const CoverageScratch& scratch) { kernel.pixel(p, scratch, out); });
     }
   }
 

@@ -23,42 +23,42 @@ struct PixelBox {
 struct CoverageSetup {
   RasterMesh<double> mesh;
   Viewport<double> viewport;
-  PixelBox* boxes;                  // [B, T]
-  TriangleRecord* records;          // [B, T]
-  DepthRange* ranges;               // [B, T] or null
-  const uint8_t* wanted = nullptr;  // [B, T] or null for all: 0 where nobody reads what is left out
+  PixelBox* boxes;          // [B, T]
+  TriangleRecord* records;  // [B, T]
+  DepthRange* ranges;       // [B, T] or null
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
     for_each_index(begin, end, mesh.triangle_count, [&](int64_t i, int64_t item) {
-      const PixelBox nothing = {0, 0, 0, 0};
-      if (wanted != nullptr && wanted[i] == 0) return;
-      boxes[i] = nothing;
-      records[i] = TriangleRecord{};
-      if (ranges != nullptr) ranges[i] = DepthRange{0, 0, 0};
-      const int32_t triangle = static_cast<int32_t>(i - item * mesh.triangle_count);
-      int32_t first, count, index[3];
-      mesh.range(item, &first, &count);
-      if (triangle < first || triangle - first >= count || !mesh.indices(triangle, index)) return;
-      Vec4<double> v[3];
-      bool whole = true;
-      for (int k = 0; k < 3; ++k) {
-        v[k] = mesh.vertex(item, index[k]);
-        if (!is_finite(v[k])) return;
-        whole = whole && v[k].w > 0 && magnitude(v[k].z) <= v[k].w;
-      }
-      const PixelBox box = box_of(v, whole);
-      if (box.empty()) return;
-      TriangleRecord& record = records[i];
-      record.column = box.column_begin;
-      record.row = box.row_begin;
-      record.valid = record.make(v, LocalFrame::make(viewport, box.column_begin, box.row_begin),
-                                 box.column_end - box.column_begin, box.row_end - box.row_begin);
-      if (!record.valid) return;
+      const PixelBox box = make(item, static_cast<int32_t>(i - item * mesh.triangle_count), &records[i]);
       boxes[i] = box;
-      if (ranges != nullptr) {
-        ranges[i] = DepthRange::of(record, box.column_end - box.column_begin, box.row_end - box.row_begin);
-      }
+      if (ranges == nullptr) return;
+      ranges[i] = box.empty()
+                      ? DepthRange{0, 0, 0}
+                      : DepthRange::of(records[i], box.column_end - box.column_begin, box.row_end - box.row_begin);
     });
+  }
+
+  // Writes the record of a triangle and returns its box.
+  DR_HD PixelBox make(int64_t item, int32_t triangle, TriangleRecord* record) const {
+    const PixelBox nothing = {0, 0, 0, 0};
+    *record = TriangleRecord{};
+    int32_t first, count, index[3];
+    mesh.range(item, &first, &count);
+    if (triangle < first || triangle - first >= count || !mesh.indices(triangle, index)) return nothing;
+    Vec4<double> v[3];
+    bool whole = true;
+    for (int k = 0; k < 3; ++k) {
+      v[k] = mesh.vertex(item, index[k]);
+      if (!is_finite(v[k])) return nothing;
+      whole = whole && v[k].w > 0 && magnitude(v[k].z) <= v[k].w;
+    }
+    const PixelBox box = box_of(v, whole);
+    if (box.empty()) return nothing;
+    record->column = box.column_begin;
+    record->row = box.row_begin;
+    record->valid = record->make(v, LocalFrame::make(viewport, box.column_begin, box.row_begin),
+                                 box.column_end - box.column_begin, box.row_end - box.row_begin);
+    return record->valid ? box : nothing;
   }
 
   DR_HD PixelBox box_of(const Vec4<double> v[3], bool whole) const {

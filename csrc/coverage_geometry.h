@@ -35,18 +35,29 @@ constexpr int32_t kPixelSide = -1;              // label of what does not move
 constexpr int32_t kNoPartner = -1;              // a side that does not cut the pixel
 constexpr int32_t kOpen = -2;                   // a side that cuts it and has no partner
 
-struct Line {
-  double x, y, c;
+DR_HD double square_root(double value) { return ::sqrt(value); }
+template <class Vector>
+DR_HD Vector square_root(Vector value) {
+  for (int l = 0; l < static_cast<int>(sizeof(Vector) / sizeof(value[0])); ++l) value[l] = ::sqrt(value[l]);
+  return value;
+}
 
-  DR_HD double at(double u, double v) const { return x * u + y * v + c; }
-  DR_HD double reach() const { return (0.5 + kGridShift) * (magnitude(x) + magnitude(y)); }
-  DR_HD double largest() const { return c + reach(); }  // over the pixel
-  DR_HD double smallest() const { return c - reach(); }
-  DR_HD double slope() const { return ::sqrt(x * x + y * y); }
-  DR_HD Line times(double s) const { return {s * x, s * y, s * c}; }
-  DR_HD Line moved(double u, double v) const { return {x, y, c + x * u + y * v}; }  // seen from (u, v)
-  DR_HD Line minus(Line o) const { return {x - o.x, y - o.y, c - o.c}; }
+// T: double, or a vector of them that holds the lines of several pixels.
+template <class T>
+struct LineOf {
+  T x, y, c;
+
+  DR_HD T at(T u, T v) const { return x * u + y * v + c; }
+  DR_HD T reach() const { return (0.5 + kGridShift) * (magnitude(x) + magnitude(y)); }
+  DR_HD T largest() const { return c + reach(); }  // over the pixel
+  DR_HD T smallest() const { return c - reach(); }
+  DR_HD T slope() const { return square_root(x * x + y * y); }
+  DR_HD LineOf times(T s) const { return {s * x, s * y, s * c}; }
+  DR_HD LineOf moved(T u, T v) const { return {x, y, c + x * u + y * v}; }  // seen from (u, v)
+  DR_HD LineOf minus(LineOf o) const { return {x - o.x, y - o.y, c - o.c}; }
 };
+
+using Line = LineOf<double>;
 
 DR_HD Line line_through(Vec3<double> a, Vec3<double> b) {
   const Vec3<double> l = cross(a, b);
@@ -75,24 +86,30 @@ struct LocalFrame {
   }
 };
 
-struct Moments {
-  double area, x, y;  // integrals of 1, u, v
+template <class T>
+struct MomentsOf {
+  T area, x, y;  // integrals of 1, u, v
 
-  DR_HD Moments minus(const Moments& o) const { return {area - o.area, x - o.x, y - o.y}; }
+  DR_HD MomentsOf minus(const MomentsOf& o) const { return {area - o.area, x - o.x, y - o.y}; }
 };
 
-// A pixel in its local coordinates. The frame's own border is where it should be.
-struct PixelSquare {
-  double left, right, top, bottom;
+using Moments = MomentsOf<double>;
 
-  DR_HD static PixelSquare make(int32_t column, int32_t row, int32_t width, int32_t height) {
+// A pixel in its local coordinates. The frame's own border is where it should be.
+template <class T>
+struct PixelSquareOf {
+  T left, right, top, bottom;
+
+  DR_HD static PixelSquareOf make(int32_t column, int32_t row, int32_t width, int32_t height) {
     return {column > 0 ? -0.5 + kGridShift : -0.5, column + 1 < width ? 0.5 + kGridShift : 0.5,
             row > 0 ? -0.5 + kGridShift : -0.5, row + 1 < height ? 0.5 + kGridShift : 0.5};
   }
 
-  DR_HD double area() const { return (right - left) * (bottom - top); }
-  DR_HD Moments moments() const { return {area(), area() * 0.5 * (left + right), area() * 0.5 * (top + bottom)}; }
+  DR_HD T area() const { return (right - left) * (bottom - top); }
+  DR_HD MomentsOf<T> moments() const { return {area(), area() * 0.5 * (left + right), area() * 0.5 * (top + bottom)}; }
 };
+
+using PixelSquare = PixelSquareOf<double>;
 
 // What the pixels of a triangle share. Lines are relative to the centre of the first pixel of its box: a triangle far
 // from the origin keeps its digits, and moving a line to another pixel is one multiplication and addition per axis.

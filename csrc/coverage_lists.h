@@ -156,15 +156,24 @@ struct CoverageLists {
 
   // Candidates that reach into the pixel, less those that lie behind one that covers all of it. `winding` = only those
   // whose D has this sign; 0 for all.
-  DR_HD_CALL int collect(const PixelList& list, const PixelPlace& at, int winding, Candidate* candidates) const {
+  DR_HD int collect(const PixelList& list, const PixelPlace& at, int winding, Candidate* candidates) const {
     const TriangleRecord* const first = records + at.item * mesh.triangle_count;
+    const auto record_of = [=](int32_t triangle) -> const TriangleRecord& { return first[triangle]; };
+    return collect_from(record_of, list, at, winding, candidates);
+  }
+
+  // The same with records from elsewhere.
+  template <class RecordOf>
+  DR_HD_CALL int collect_from(const RecordOf& record_of, const PixelList& list, const PixelPlace& at, int winding,
+                              Candidate* candidates) const {
     int count = 0, cover = -1;
     for (int32_t k = 0; k < list.count; ++k) {
       Candidate& c = candidates[count];
       const int32_t triangle = list.triangles[k];
       if (static_cast<uint32_t>(triangle) >= static_cast<uint32_t>(mesh.triangle_count)) continue;
       if (winding != 0 && ranges[at.item * mesh.triangle_count + triangle].winding != winding) continue;
-      if (first[triangle].valid == 0 || !c.make(first[triangle], at.column, at.row)) continue;
+      const TriangleRecord& record = record_of(triangle);
+      if (record.valid == 0 || !c.make(record, at.column, at.row)) continue;
       name(triangle, k, &c);
       if (c.sides == 0 && (cover < 0 || c.depth.c < candidates[cover].depth.c)) cover = count;
       ++count;
