@@ -84,7 +84,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_frag
     int64_t candidate_capacity, int64_t pixel_capacity) {
   DR_CHECK(!clip_positions.is_cuda(), "coverage_fragments: on CUDA the lists have to be made one by one");
   const Tensor positions = as_contiguous(clip_positions), triangles = as_contiguous(triangle_indices);
-  const auto [boxes, records, blocks] = coverage_setup(positions, triangles, item_ranges, height, width, cull);
+  const auto [boxes, records, blocks_of_boxes] = coverage_setup(positions, triangles, item_ranges, height, width, cull);
   const int64_t batch = boxes.size(0), pixels = height * width;
   const CoverageStrips strips(boxes_of(boxes), batch, triangles.size(0), height);
   const int64_t tasks = batch * strips.per_item;
@@ -94,21 +94,29 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_frag
       merge,
       nullptr,
       {}};
+  const Tensor offsets = new_empty(boxes, {batch * pixels + 1}, ScalarType::Long);
+  int64_t* const ends = mutable_data<int64_t>(offsets) + 1;
+  ends[-1] = 0;
+  const auto first_pixel = [&](int64_t strip) {
+    return (strip / strips.per_item * height + strip % strips.per_item * kStripRows) * width;
+  };
+  const int64_t workers = std::min<int64_t>(torch::stable::get_num_threads(), tasks);
   std::vector<StripFragments> found(tasks);
+  std::vector<FragmentBlocks> blocks(workers);
   std::atomic<int64_t> next{0};
-  parallel_tasks(std::min<int64_t>(torch::stable::get_num_threads(), tasks), [&](int64_t) {
-    StripWorker worker(kernel, boxes_of(boxes));
+  parallel_tasks(workers, [&](int64_t thread) {
+    StripWorker worker(kernel, boxes_of(boxes), &blocks[thread]);
     for (int64_t i = next.fetch_add(1); i < tasks; i = next.fetch_add(1)) {
       found[i].is_double = is_double;
       worker.run(i / strips.per_item, i % strips.per_item, strips.triangles.get() + strips.offsets[i],
-                 strips.offsets[i + 1] - strips.offsets[i], &found[i]);
+                 strips.offsets[i + 1] - strips.offsets[i], &found[i], ends + first_pixel(i));
     }
   });
   std::vector<int64_t> first(tasks + 1, 0);
   ListSizes sizes = {0, 0, 0};
   for (int64_t i = 0; i < tasks; ++i) {
     first[i + 1] = first[i] + found[i].count;
-    sizes.candidates += found[i].capacity;
+    sizes.candidates += found[i].candidates;
     sizes.longest = std::max(sizes.longest, found[i].longest);
   }
   sizes.fragments = first[tasks];
@@ -120,27 +128,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_frag
   const Tensor weight = new_empty(positions, {total}, type), depth = new_empty(positions, {total}, type);
   const Tensor barycentrics = new_empty(positions, {total, 2}, type),
                kinds = new_empty(boxes, {total}, ScalarType::Byte);
-  const Tensor offsets = new_zeros(boxes, {batch * pixels + 1}, ScalarType::Long);
   const Tensor numbers = new_empty(boxes, {3}, ScalarType::Long);
   *static_cast<ListSizes*>(numbers.mutable_data_ptr()) = sizes;
-  int64_t* const ends = mutable_data<int64_t>(offsets) + 1;
-  parallel_tasks(tasks, [&](int64_t i) {
-    const StripFragments& strip = found[i];
-    const auto copy = [&](const Tensor& to, const void* from, int64_t bytes) {
-      if (strip.count > 0)
-        std::memcpy(static_cast<uint8_t*>(to.mutable_data_ptr()) + first[i] * bytes, from, strip.count * bytes);
-    };
-    copy(triangle_id, strip.triangles(), 4);
-    copy(weight, strip.weight().values, float_bytes);
-    copy(depth, strip.depth().values, float_bytes);
-    copy(barycentrics, strip.barycentrics().values, 2 * float_bytes);
-    copy(kinds, strip.kinds(), 1);
-    const int64_t row = i % strips.per_item * kStripRows, begin = (i / strips.per_item * height + row) * width;
-    int64_t place = first[i];
-    for (int64_t p = 0; p < std::min(kStripRows, height - row) * width; ++p) {
-      if (strip.counts != nullptr) place += strip.counts[p];
-      ends[begin + p] = place;
-    }
+  dispatch_floating(weight, [&](auto like) {
+    using T = decltype(like);
+    parallel_tasks(tasks, [&](int64_t i) {
+      const int64_t to = first[i];
+      FragmentOutput<T>{mutable_data<int32_t>(triangle_id) + to, mutable_data<T>(weight) + to,
+                        mutable_data<T>(depth) + to, mutable_data<T>(barycentrics) + 2 * to, kinds_of(kinds) + to}
+          .copy(found[i].values<T>(), found[i].count);
+      const int64_t row = i % strips.per_item * kStripRows;
+      int64_t* const end = ends + first_pixel(i);
+      for (int64_t p = 0; p < std::min(kStripRows, height - row) * width; ++p) end[p] += to;
+    });
   });
   const int64_t empty = total - first[tasks];
   if (empty > 0) {
@@ -151,8 +151,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> coverage_frag
     fill(weight, 0, float_bytes);
     fill(barycentrics, 0, 2 * float_bytes);
     fill(kinds, 0, 1);
-    const FloatOutput depths = {depth.mutable_data_ptr(), is_double};
-    for (int64_t k = first[tasks]; k < total; ++k) depths.set(k, 1);
+    dispatch_floating(depth, [&](auto like) {
+      auto* const values = mutable_data<decltype(like)>(depth);
+      std::fill(values + first[tasks], values + total, 1);
+    });
   }
   return {triangle_id, weight, barycentrics, depth, offsets, kinds, numbers};
 }

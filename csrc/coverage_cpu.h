@@ -15,10 +15,11 @@ namespace diffrender {
 // Makes the fragments of strips, one after the other in the same memory.
 class StripWorker {
  public:
-  StripWorker(const CoverageForward& kernel, const PixelBox* boxes) : kernel_(kernel), boxes_(boxes) {}
+  StripWorker(const CoverageForward& kernel, const PixelBox* boxes, FragmentBlocks* blocks)
+      : kernel_(kernel), boxes_(boxes), blocks_(blocks) {}
 
-  void run(int64_t item, int64_t strip, const int32_t* triangles, int64_t count, StripFragments* out) {
-    if (count == 0) return;
+  // `ends` of each pixel: how many fragments the strip has up to there.
+  void run(int64_t item, int64_t strip, const int32_t* triangles, int64_t count, StripFragments* out, int64_t* ends) {
     const CoverageLists& lists = kernel_.lists;
     item_ = item;
     records_ = lists.records + item * lists.mesh.triangle_count;
@@ -26,17 +27,21 @@ class StripWorker {
     first_row_ = static_cast<int32_t>(strip * kStripRows);
     rows_ = std::min(static_cast<int32_t>(kStripRows), lists.viewport.height - first_row_);
     pixels_ = static_cast<int64_t>(rows_) * width_;
+    if (count == 0) {
+      std::fill_n(ends, pixels_, 0);
+      return;
+    }
     note_runs(triangles, count);
     place_lists(out);
     fill_lists();
-    out->counts.reset(new int32_t[pixels_]);
     for (int32_t row = 0; row < rows_; ++row) {
       for (int32_t column = 0; column < width_; ++column) {
-        const int64_t before = out->count, p = static_cast<int64_t>(row) * width_ + column;
+        const int64_t p = static_cast<int64_t>(row) * width_ + column;
         if (place_[2 * p + 1] > begin_of(2 * p)) pixel(p, {item, column, first_row_ + row}, out);
-        out->counts[p] = static_cast<int32_t>(out->count - before);
+        ends[p] = out->count;
       }
     }
+    blocks_->keep(out->count * out->bytes_each());
   }
 
  private:
@@ -128,7 +133,7 @@ class StripWorker {
     place_.resize(2 * pixels_);
     front_.resize(pixels_);
     int32_t longest = 0;
-    int64_t sum = 0, shown = 0;
+    int64_t sum = 0;
     for (int64_t p = 0; p < pixels_; ++p) {
       const Touched& touched = touched_[p];
       const int32_t both = touched.count[0] + touched.count[1];
@@ -136,10 +141,10 @@ class StripWorker {
       place_[2 * p] = sum;
       place_[2 * p + 1] = sum + touched.count[0];
       sum += both;
-      shown += both;
       longest = maximum(longest, both);
     }
-    out->reserve(shown);
+    out->memory = blocks_->reserve(sum * out->bytes_each());
+    out->candidates = sum;
     out->longest = longest;
     if (static_cast<int64_t>(entries_.size()) < sum) entries_.resize(sum);
     if (longest <= longest_) return;
@@ -336,6 +341,7 @@ class StripWorker {
 
   const CoverageForward& kernel_;
   const PixelBox* boxes_;
+  FragmentBlocks* blocks_;
   const TriangleRecord* records_ = nullptr;
   int64_t item_ = 0, pixels_ = 0, longest_ = 0;
   int32_t width_ = 0, first_row_ = 0, rows_ = 0;

@@ -49,50 +49,84 @@ struct CoverageStrips {
   }
 };
 
-// An array of float or double that is written.
-struct FloatOutput {
-  void* values;
-  bool is_double;
+// What a strip keeps of a fragment until the number of all is known.
+template <class T>
+struct StripFragment {
+  T weight, depth, barycentrics[2];
+  int32_t triangle;
+  FragmentKind kind;
+};
 
-  void set(int64_t i, double value) const {
-    if (is_double) {
-      static_cast<double*>(values)[i] = value;
-    } else {
-      static_cast<float*>(values)[i] = static_cast<float>(value);
+// Memory of one worker for the fragments of its strips, one after the other, in blocks that stay where they are.
+class FragmentBlocks {
+ public:
+  // Room for so many bytes, of which keep() says how many are used in the end.
+  uint8_t* reserve(int64_t bytes) {
+    if (blocks_.empty() || bytes > size_ - used_) {
+      size_ = std::max(bytes, std::min(2 * kept_, kMostBytes));
+      used_ = 0;
+      blocks_.emplace_back(new uint8_t[size_]);
     }
+    return blocks_.back().get() + used_;
   }
+
+  void keep(int64_t bytes) {
+    used_ += bytes;
+    kept_ += bytes;
+  }
+
+ private:
+  static constexpr int64_t kMostBytes = int64_t(8) << 20;  // of a block, but for one strip that needs more
+
+  std::vector<std::unique_ptr<uint8_t[]>> blocks_;
+  int64_t size_ = 0, used_ = 0, kept_ = 0;
 };
 
 // Fragments of one strip, pixel by pixel.
 struct StripFragments {
-  std::unique_ptr<uint8_t[]> memory;
-  std::unique_ptr<int32_t[]> counts;  // [pixels of the strip], null where there are none
-  int64_t capacity = 0, count = 0;
+  int64_t count = 0, candidates = 0;
   int64_t longest = 0;  // list of candidates
   bool is_double = true;
+  void* memory = nullptr;
 
-  int64_t float_bytes() const { return is_double ? 8 : 4; }
-
-  void reserve(int64_t fragments) {
-    capacity = fragments;
-    memory.reset(new uint8_t[fragments * (4 * float_bytes() + 5)]);
+  template <class T>
+  StripFragment<T>* values() const {
+    return static_cast<StripFragment<T>*>(memory);
   }
 
-  // The arrays lie in the memory one after the other.
-  FloatOutput weight() const { return {memory.get(), is_double}; }
-  FloatOutput depth() const { return {memory.get() + capacity * float_bytes(), is_double}; }
-  FloatOutput barycentrics() const { return {memory.get() + 2 * capacity * float_bytes(), is_double}; }
-  int32_t* triangles() const { return reinterpret_cast<int32_t*>(memory.get() + 4 * capacity * float_bytes()); }
-  FragmentKind* kinds() const { return reinterpret_cast<FragmentKind*>(triangles() + capacity); }
+  int64_t bytes_each() const {
+    return static_cast<int64_t>(is_double ? sizeof(StripFragment<double>) : sizeof(StripFragment<float>));
+  }
 
   void append(int32_t triangle, FragmentKind kind, double w, double b0, double b1, double d) {
-    triangles()[count] = triangle;
-    kinds()[count] = kind;
-    weight().set(count, w);
-    depth().set(count, d);
-    barycentrics().set(2 * count, b0);
-    barycentrics().set(2 * count + 1, b1);
-    ++count;
+    if (is_double) {
+      values<double>()[count++] = {w, d, {b0, b1}, triangle, kind};
+    } else {
+      values<float>()[count++] = {static_cast<float>(w),
+                                  static_cast<float>(d),
+                                  {static_cast<float>(b0), static_cast<float>(b1)},
+                                  triangle,
+                                  kind};
+    }
+  }
+};
+
+// The arrays of the result, from the place of the first fragment of a strip on.
+template <class T>
+struct FragmentOutput {
+  int32_t* triangle;
+  T *weight, *depth, *barycentrics;
+  FragmentKind* kind;
+
+  void copy(const StripFragment<T>* from, int64_t count) const {
+    for (int64_t k = 0; k < count; ++k) {
+      triangle[k] = from[k].triangle;
+      weight[k] = from[k].weight;
+      depth[k] = from[k].depth;
+      barycentrics[2 * k] = from[k].barycentrics[0];
+      barycentrics[2 * k + 1] = from[k].barycentrics[1];
+      kind[k] = from[k].kind;
+    }
   }
 };
 
