@@ -6,6 +6,8 @@
 // done with the candidates but what has to be written; CoverageForward::show looks at the others.
 #pragma once
 
+#include <cstring>
+
 #include "core/lanes.h"
 #include "coverage.h"
 #include "coverage_strips.h"
@@ -49,17 +51,44 @@ class StripWorker {
     int32_t triangle, side, start, length;
   };
 
-  // What touches a pixel, by the winding of the triangles.
+  // What touches the pixels of a strip, by the winding of the triangles. A run is added a block of pixels at a time;
+  // blocks reach beyond the run, which changes nothing there, and beyond the last pixel, for which there is room.
   struct Touched {
-    int32_t count[2] = {0, 0};
-    float nearest[2] = {kLargest<float>, kLargest<float>}, farthest[2] = {-kLargest<float>, -kLargest<float>};
+    std::vector<int32_t> count[2];
+    std::vector<float> nearest[2], farthest[2];
+
+    void clear(int64_t pixels) {
+      for (int side = 0; side < 2; ++side) {
+        count[side].assign(pixels + kLanes, 0);
+        nearest[side].assign(pixels + kLanes, kLargest<float>);
+        farthest[side].assign(pixels + kLanes, -kLargest<float>);
+      }
+    }
+
+    void add(int side, int64_t start, int32_t length, const DepthRange& range) {
+      using Depths = Lanes<float>;
+      int32_t* const counts = count[side].data() + start;
+      float *const low = nearest[side].data() + start, *const high = farthest[side].data() + start;
+      for (int32_t k = 0; k < length; k += kLanes) {
+        const IntLanes in_run = kLaneIndex < length - k;
+        const Depths nothing = Depths{} + kLargest<float>, before_low = load_lanes<Depths>(low + k),
+                     before_high = load_lanes<Depths>(high + k);
+        const Depths here_low = in_run ? Depths{} + range.low : nothing,
+                     here_high = in_run ? Depths{} + range.high : -nothing;
+        store_lanes(counts + k, load_lanes<IntLanes>(counts + k) - in_run);
+        store_lanes(low + k, here_low < before_low ? here_low : before_low);
+        store_lanes(high + k, here_high > before_high ? here_high : before_high);
+      }
+    }
+
+    int32_t all(int64_t p) const { return count[0][p] + count[1][p]; }
 
     // Which winding lies in front of the other on the whole pixel; 2 where neither does. See
     // CoverageLists::front_winding.
-    int front() const {
-      if (count[0] == 0 || count[1] == 0) return count[1] > 0 ? 1 : 0;
-      if (nearest[0] > 1e30f || nearest[1] > 1e30f) return 2;
-      return farthest[1] < nearest[0] ? 1 : (farthest[0] < nearest[1] ? 0 : 2);
+    int front(int64_t p) const {
+      if (count[0][p] == 0 || count[1][p] == 0) return count[1][p] > 0 ? 1 : 0;
+      if (nearest[0][p] > 1e30f || nearest[1][p] > 1e30f) return 2;
+      return farthest[1][p] < nearest[0][p] ? 1 : (farthest[0][p] < nearest[1][p] ? 0 : 2);
     }
   };
 
@@ -78,7 +107,7 @@ class StripWorker {
 
   void note_runs(const int32_t* triangles, int64_t count) {
     runs_.clear();
-    touched_.assign(pixels_, Touched{});
+    touched_.clear(pixels_);
     const DepthRange* const ranges = kernel_.lists.ranges + item_ * kernel_.lists.mesh.triangle_count;
     for (int64_t n = 0; n < count; ++n) {
       const int32_t t = triangles[n];
@@ -98,11 +127,7 @@ class StripWorker {
           if (length <= 0) continue;
           const int32_t start = (row + r - first_row_) * width_ + part.column_begin + begin;
           runs_.push_back({t, side, start, length});
-          for (Touched* at = &touched_[start]; at < &touched_[start] + length; ++at) {
-            ++at->count[side];
-            at->nearest[side] = range.low < at->nearest[side] ? range.low : at->nearest[side];
-            at->farthest[side] = range.high > at->farthest[side] ? range.high : at->farthest[side];
-          }
+          touched_.add(side, start, length, range);
         }
       }
     }
@@ -131,15 +156,14 @@ class StripWorker {
   // Two lists per pixel, one per winding, and room for what they may show.
   [[gnu::noinline]] void place_lists(StripFragments* out) {
     place_.resize(2 * pixels_);
-    front_.resize(pixels_);
+    front_.resize(pixels_ + kLanes);
     int32_t longest = 0;
     int64_t sum = 0;
     for (int64_t p = 0; p < pixels_; ++p) {
-      const Touched& touched = touched_[p];
-      const int32_t both = touched.count[0] + touched.count[1];
-      front_[p] = static_cast<uint8_t>(touched.front());
+      const int32_t both = touched_.all(p);
+      front_[p] = static_cast<uint8_t>(touched_.front(p));
       place_[2 * p] = sum;
-      place_[2 * p + 1] = sum + touched.count[0];
+      place_[2 * p + 1] = sum + touched_.count[0][p];
       sum += both;
       longest = maximum(longest, both);
     }
@@ -157,10 +181,7 @@ class StripWorker {
 
   [[gnu::noinline]] void fill_lists() {
     for (const Run& run : runs_) {
-      const uint8_t other = static_cast<uint8_t>(1 - run.side);
-      bool needed = false;
-      for (int32_t k = 0; k < run.length; ++k) needed |= front_[run.start + k] != other;
-      if (!needed) {
+      if (!is_needed(run)) {
         for (int32_t k = 0; k < run.length; ++k) add(run, k, 0);
         continue;
       }
@@ -173,6 +194,19 @@ class StripWorker {
           add(run, k, static_cast<int32_t>(flags[k - first]));
       }
     }
+  }
+
+  // Whether the other winding is not in front all along the run.
+  bool is_needed(const Run& run) const {
+    const uint64_t other = run.side == 0 ? 0x0101010101010101 : 0;
+    uint64_t differs = 0;
+    for (int32_t k = 0; k < run.length; k += 8) {
+      uint64_t front;
+      std::memcpy(&front, &front_[run.start + k], 8);
+      const int32_t beyond = std::max(0, k + 8 - run.length);  // pixels that are not of the run
+      differs |= (front ^ other) << 8 * beyond;
+    }
+    return differs != 0;
   }
 
   void add(const Run& run, int32_t k, int32_t flags) {
@@ -346,8 +380,8 @@ class StripWorker {
   int64_t item_ = 0, pixels_ = 0, longest_ = 0;
   int32_t width_ = 0, first_row_ = 0, rows_ = 0;
   std::vector<Run> runs_;
-  std::vector<Touched> touched_;
-  std::vector<uint8_t> front_;  // Touched::front
+  Touched touched_;
+  std::vector<uint8_t> front_;  // Touched::front, and room for kLanes more
   std::vector<int64_t> place_;  // [2 pixels] where the next entry of each list goes
   std::vector<Entry> entries_;
   // Of one pixel, for up to longest_ candidates:

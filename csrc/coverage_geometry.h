@@ -231,16 +231,15 @@ struct Candidate {
 // Where candidate j is in front of candidate i.
 enum class Order { never, always, line };
 
-// depth_i - depth_j, and whether it is positive on the whole pixel, on none of it, or on one side of its zero.
+// depth_i - depth_j, which is no distance in pixels, and whether it is positive on the whole pixel, on none of it, or
+// on one side of its zero.
 DR_HD Order order_of(const Candidate& i, const Candidate& j, Line* difference) {
   *difference = i.depth.minus(j.depth);
   const double low = difference->smallest(), high = difference->largest();
   const double noise = kDepthTolerance * (i.record->depth_terms + j.record->depth_terms);
   if (low >= -noise && high <= noise) return j.triangle < i.triangle ? Order::always : Order::never;
   if (high <= 0) return Order::never;
-  if (low >= 0) return Order::always;
-  *difference = difference->times(1 / difference->slope());
-  return Order::line;
+  return low >= 0 ? Order::always : Order::line;
 }
 
 }  // namespace diffrender

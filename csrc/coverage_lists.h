@@ -34,7 +34,9 @@ struct CutEdge {
 DR_HD void match_edges(CutEdge* edges, int count) {
   for (int k = 1; k < count; ++k) {
     CutEdge& e = edges[k];
+    const int32_t both = e.from ^ e.to;
     for (CutEdge* o = edges; o < edges + k; ++o) {
+      if ((o->from ^ o->to) != both) continue;  // one comparison, which most of them fail
       if (o->from == e.to && o->to == e.from) {
         const bool is_open = e.partner != kNoPartner || o->partner != kNoPartner;
         e.partner = is_open ? kOpen : o->candidate;

@@ -123,6 +123,7 @@ DR_HD_CALL bool subtract(const Candidate* candidates, int i, int j, const Piece&
     name[lines++] = front.side_name[s];
   }
   if (order == Order::line) {
+    difference = difference.times(1 / difference.slope());
     const Place place = place_of(piece, difference, distance);
     if (place == Place::beyond) return true;
     if (place == Place::cut) {
