@@ -122,6 +122,33 @@ def test_short_ways_give_what_clipping_gives_in_many_scenes(kind):
     assert sum(compare(seed, kind) for seed in range(6, 106)) > 3000
 
 
+@pytest.mark.parametrize("kind", ["whole", "holes", "mixed windings", "near"])
+@pytest.mark.parametrize("merge", [False, True])
+def test_pixels_taken_four_at_once_have_the_gradient_of_pixels_one_by_one(kind, merge):
+    """The order-free sum takes every pixel by the kernel that clips, on the CPU too."""
+    op, kinds_found = torch.ops.diffrender, set()
+    for seed in range(5):
+        positions, triangles, _ = scene(seed, kind)
+        positions, size = positions[None], (48, 67)  # many pixels inside of triangles and across one edge
+        found = op.coverage_fragments(positions, triangles, None, *size, 0, merge, True, -1, -1, -1)
+        triangle_id, weight, _, _, offsets, kinds, counts = found
+        kinds_found.update(kinds.tolist())
+        generator = torch.Generator().manual_seed(seed)
+        # The middle of next to nothing is unsure; what counts is its product with the area.
+        cotangents = (
+            randn(generator, len(weight)),
+            weight[:, None] * randn(generator, len(weight), 2),
+            weight * randn(generator, len(weight)),
+        )
+        lists = (positions, triangles, offsets, triangle_id, kinds, int(counts[2]), *size)
+        for k in range(4):
+            given = [x if k in (n, 3) else None for n, x in enumerate(cotangents)]
+            together, alone = (op.coverage_backward(*lists, *given, order_free) for order_free in (0, 1))
+            assert torch.isfinite(together).all()
+            assert (together - alone).abs().max() <= 1e-9 * alone.abs().max(), (seed, kind, k)
+    assert kinds_found >= ({0, 2} if merge else {0, 2, 3})
+
+
 def test_fan_whose_corner_lies_on_the_border_of_two_pixels_has_a_gradient():
     """One row of pixels, an upright edge through the border between two of them."""
     corners = [
