@@ -411,8 +411,9 @@ struct PieceFinder {
 
   // The pixels that hold the colours on both sides: the nearest that shows a triangle of the edge, or else a covered
   // one on the inner side, first of those that touch the edge; the nearest that shows `back`, or else a triangle that
-  // touches it (but not at a seam, where they differ), or else one on the outer side. False where one of the two
-  // colours shows nowhere near.
+  // touches it (but not at a seam, where they differ), or else one on the outer side. The background never stands in
+  // for a surface: most folds have the other side of the same surface behind them, and an outline too many is worse
+  // than none. False where one of the two colours shows nowhere near.
   DR_HD_CALL bool find_colors(const EdgeSegment& segment, const WindowIds& window, Vec2<double> n, Vec2<double> m,
                               int32_t back, EdgePiece* out) const {
     double front[3] = {kLargest<double>, kLargest<double>, kLargest<double>};  // own, touching, any
@@ -434,7 +435,8 @@ struct PieceFinder {
       if (own) keep(distance, c, &front[0], &front_cell[0]);
       if (id == back) keep(distance_behind, c, &behind[0], &back_cell[0]);
       if (!outer && id >= 0 && id != segment.seam) keep(distance, c, &front[2], &front_cell[2]);
-      if (outer && !own) keep(distance_behind, c, &behind[1], &back_cell[1]);
+      const bool may_stand_in = id >= 0 || back < 0;
+      if (outer && !own && may_stand_in) keep(distance_behind, c, &behind[1], &back_cell[1]);
     }
     if (front_cell[0] < 0 && front_cell[2] >= 0) {
       for (int c = 0; c < kWindowCells; ++c) {

@@ -28,13 +28,26 @@ def error(mesh: dr.Mesh, size: int, **options) -> tuple[float, float, int]:
 
 
 @pytest.mark.parametrize("visibility", ["window", "exact"])
-@pytest.mark.parametrize(("size", "bound", "pixels"), [(64, 0.012, 12), (128, 0.005, 8), (256, 0.0025, 6)])
-def test_outline_of_a_fine_mesh(star, size, bound, pixels, visibility):
-    """Without the triangles around an edge: 0.013 and 39 pixels at 128 x 128, values above 1.3 among them."""
+@pytest.mark.parametrize(
+    ("size", "window", "exact"), [(64, 0.008, 0.002), (128, 0.0025, 0.0008), (256, 0.0015, 0.0006)]
+)
+def test_outline_of_a_fine_mesh(star, size, window, exact, visibility):
+    """Without the triangles around an edge: 0.013 and 39 pixels at 128 x 128, values above 1.3 among them. Where the
+    background stands in for a surface behind that shows nowhere: 0.0037, and 0.0034 with exact visibility."""
     mean, largest, count = error(star, size, visibility=visibility)
-    assert mean < bound, mean
-    assert largest < 0.6, largest
-    assert count <= pixels, count
+    assert mean < (exact if visibility == "exact" else window), mean
+    assert largest < (0.2 if visibility == "exact" else 0.6), largest
+    assert count <= (0 if visibility == "exact" else 4), count
+
+
+@pytest.mark.parametrize(("noise", "window", "exact"), [(0.003, 0.008, 0.002), (0.01, 0.0125, 0.004)])
+def test_outline_of_a_mesh_with_noise(star, noise, window, exact):
+    """Folds everywhere, and triangles that cut through their neighbours. With the background in the place of surfaces
+    that show nowhere: 0.0098 and 0.0138, with exact visibility 0.0082 and 0.0105."""
+    moved = noise * torch.randn(star.vertices.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    noisy = dr.Mesh(star.vertices + moved, star.triangles)
+    assert error(noisy, 128)[0] < window
+    assert error(noisy, 128, visibility="exact")[0] < exact
 
 
 def fold(shift: float) -> tuple[torch.Tensor, torch.Tensor]:

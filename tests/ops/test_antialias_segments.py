@@ -615,10 +615,13 @@ def test_outline_that_bends_at_a_pixels_centre_keeps_both_its_edges():
 @pytest.mark.parametrize("gap", [1e-8, 1e-5, 1e-2])
 def test_exact_visibility_looks_close_behind_an_edge(gap):
     """A far quad ends so much right of the outline of a near one. Where its colour shows nearby, 1.6 pixels of the
-    outline long, that is what is behind the outline; elsewhere the background stands for it."""
+    outline long, that is what is behind the outline. Elsewhere the near quad's colour stands for it, so that nothing
+    changes at the near outline and all of it at the far one."""
     size = (16, 16)
     near, far = rectangle(2.2, 3.1, 9.3, 12.7), rectangle(5.0, 1.0, 9.3 + gap, 15.0)
     positions = in_pixels(near + far, size, z=[-0.5] * 4 + [0.5] * 4)
     colors = [1.0, 1.0, 0.25, 0.25]
     grad = pixel_gradient(lambda x: picture(x, TWO_QUADS, size, colors, visibility="exact").sum(), positions, size)
-    close(grad[[1, 2], 0].sum(), 9.6 - 1.6 * 0.25)
+    close(grad[[1, 2], 0].sum(), 1.6 * (1 - 0.25))
+    between = grad[[5, 6], 0].sum() - 1.6 * 0.25 - (14 - 9.6) * 0.25  # without what lies above and below the near quad
+    close(between, 8.0)

@@ -7,7 +7,8 @@ Points that the definition leaves open, as decided here:
     within 1/128 of one of its ends, a pixel that shows a triangle of the edge is on the inner side, and one that shows
     what is behind is on the outer side. Only ends of pieces within 1e-3 of the centre are seen from that point, others
     from the centre.
-  * A piece next to which one of its two colours shows in none of the 3 x 3 pixels around is left out.
+  * A piece next to which one of its two colours shows in none of the 3 x 3 pixels around is left out. Where a surface
+    behind it shows nowhere, another one on the outer side stands in for it, never the background.
   * A point is on the outline of a triangle if its smallest weight is within 1e-9 of zero. Such a triangle hides an
     edge there if it is nearer, and is not behind it otherwise. Depths closer than 1e-9 are equal; pieces shorter than
     1e-9 pixels are left out.
@@ -372,7 +373,7 @@ def make_piece(scene, edge, pixel, s0, s1):
     backs = [c for c in cells if scene.ids[c] == back]
     if not backs and back >= 0 and edge["seam"] < 0:
         backs = [c for c in cells if scene.ids[c] >= 0 and touch(scene, back, scene.ids[c])]
-    backs = backs or [c for c in cells if ahead[c] and c not in own]
+    backs = backs or [c for c in cells if ahead[c] and c not in own and (back < 0 or scene.ids[c] >= 0)]
     if not fronts or not backs:
         return None
 
