@@ -23,7 +23,8 @@ from .lights import (  # noqa: E402
 from .materials import Material, MaterialSample  # noqa: E402
 from .ops.antialias import antialias  # noqa: E402
 from .ops.build_mips import build_mips  # noqa: E402
-from .ops.coverage import Coverage, composite, coverage  # noqa: E402
+from .ops.composite import composite  # noqa: E402
+from .ops.coverage import Coverage, coverage  # noqa: E402
 from .ops.cube_from_lat_long import cube_from_lat_long  # noqa: E402
 from .ops.fragments_at import fragments_at  # noqa: E402
 from .ops.interpolate import interpolate  # noqa: E402

@@ -42,7 +42,8 @@ from diffrender.camera import Camera
 from diffrender.geometry.mesh import Mesh
 from diffrender.lights import EnclosingLight, Light, PackedLights
 from diffrender.ops.antialias import antialias
-from diffrender.ops.coverage import composite, coverage, room_for
+from diffrender.ops.composite import composite
+from diffrender.ops.coverage import coverage, room_for
 from diffrender.ops.fragments_at import fragments_at
 from diffrender.ops.interior_flow import interior_flow
 from diffrender.ops.rasterize import Fragments

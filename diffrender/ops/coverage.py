@@ -30,7 +30,6 @@ from .._autograd import (
     register_vmap,
     scatter_algorithm,
 )
-from .._constants import constant
 from ._coverage_lists import visible_fragments
 from .rasterize import Fragments
 
@@ -240,69 +239,6 @@ def room_for(capacity: Any, name: str = "coverage") -> tuple[int, int, int] | No
 
 def _are_counts(numbers: object) -> bool:
     return isinstance(numbers, tuple) and len(numbers) == 3 and all(type(n) is int and n >= 0 for n in numbers)
-
-
-def composite(
-    values: torch.Tensor,
-    coverage: Coverage,
-    *,
-    background: torch.Tensor | float | None = None,
-) -> torch.Tensor:
-    """Pictures from the values of fragments: the sum of each pixel's values, weighted by visible area.
-
-    Plain torch operations, differentiable any number of times.
-
-    Args:
-        values: (1, 1, N, C) or (N, C), one row per fragment, as `interpolate` and shading make them.
-        coverage: result of `coverage`.
-        background: None (nothing: values are then premultiplied by coverage), a number, or a tensor (C,), (H, W, C) or
-            (B, H, W, C); it gets what area the fragments leave.
-
-    Returns:
-        (B, H, W, C).
-
-    Gradients: to values, background, and (through the weights) to the positions, all exact.
-    Memory: saves values and weights.
-
-    Raises:
-        TypeError, ValueError: a wrong type or shape.
-
-    Example:
-        >>> corners = torch.tensor([[-1.0, -1.0, 0.0, 1.0], [3.0, -1.0, 0.0, 1.0], [-1.0, 3.0, 0.0, 1.0]])
-        >>> coverage = dr.coverage(corners, torch.tensor([[0, 1, 2]]), (4, 4))
-        >>> alpha = dr.composite(torch.ones_like(coverage.weight).unsqueeze(-1), coverage)
-        >>> alpha.shape, float(alpha.min())
-        (torch.Size([1, 4, 4, 1]), 1.0)
-    """
-    if not isinstance(coverage, Coverage):
-        _checks.fail(TypeError, "composite", "coverage", "be the result of coverage", type(coverage).__name__)
-    rows = _checks.check_floating("composite", "values", values)
-    count, (batch, height, width) = coverage.weight.shape[0], coverage.size
-    if rows.dim() not in (2, 4) or rows.shape[:-1] not in ((count,), (1, 1, count)):
-        expected = f"have shape (1, 1, {count}, C) or ({count}, C)"
-        _checks.fail(ValueError, "composite", "values", expected, _checks.shape_text(rows))
-    _checks.check_same_type("composite", "values", rows, "coverage", coverage.weight)
-    rows = rows.reshape(count, rows.shape[-1])
-    channels = rows.shape[-1]
-    pixels = batch * height * width
-    rows = rows * coverage.weight.unsqueeze(-1)
-    if coverage.capacity is not None:  # no weight makes a NaN nothing
-        rows = torch.where(coverage.triangle_id.unsqueeze(-1) >= 0, rows, 0)
-        if pixels == 0:
-            rows = rows[:0]
-    image = rows.new_zeros(pixels, channels)
-    image = image.index_add(0, coverage.pixel[: len(rows)], rows)
-    image = image.view(batch, height, width, channels)
-    if background is None:
-        return image
-    behind = constant(background, rows)
-    shapes = ((), (channels,), (height, width, channels), (batch, height, width, channels))
-    if tuple(behind.shape) not in shapes:
-        expected = f"be a number or have shape ({channels},), {shapes[2]} or {shapes[3]}"
-        _checks.fail(ValueError, "composite", "background", expected, _checks.shape_text(behind))
-    covered = rows.new_zeros(pixels).index_add(0, coverage.pixel[: len(rows)], coverage.weight[: len(rows)])
-    covered = covered.view(batch, height, width, 1)
-    return image + (1 - covered) * behind
 
 
 def packed_attributes(

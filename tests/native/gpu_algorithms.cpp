@@ -2,6 +2,7 @@
 // minimum of the rasterizer, sums within warps, order-free sums. Prints what failed; exit status 0 when nothing did.
 // tests/test_native.py compiles this with sanitizers.
 #include "antialias.h"
+#include "composite.h"
 #include "interpolate.h"
 #include "support.h"
 
@@ -196,6 +197,58 @@ void test_scatters(const char* type) {
   test_scatter<scalar_t>(type, n, 3 * vertices, InterpolateBackwardAttributes<scalar_t, 3>{in, grads.data(), 0});
 }
 
+// ---- composite
+
+// A pixel of many fragments, some of none, and places beyond the last fragment.
+template <class scalar_t, int kChannels>
+void test_composite(int64_t channels, const char* type) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<scalar_t> unit(-1, 1);
+  const std::vector<int64_t> offsets = {0, 0, 3, 4, 4, 40, 41, 47};
+  const int64_t pixels = offsets.size() - 1, used = offsets.back(), count = used + 9;
+  const auto numbers = [&](int64_t n) {
+    std::vector<scalar_t> values(n);
+    for (scalar_t& x : values) x = unit(random);
+    return values;
+  };
+  const auto values = numbers(count * channels), weight = numbers(count), grad = numbers(pixels * channels);
+  std::vector<scalar_t> image(pixels * channels), grad_values(count * channels, 5), grad_weight(count, 5);
+  auto sum = image, to_values = grad_values, to_weight = grad_weight;
+  std::fill(to_values.begin(), to_values.end(), scalar_t(0));
+  std::fill(to_weight.begin(), to_weight.end(), scalar_t(0));
+  for (int64_t p = 0; p < pixels; ++p) {
+    for (int64_t k = offsets[p]; k < offsets[p + 1]; ++k) {
+      for (int64_t c = 0; c < channels; ++c) {
+        sum[p * channels + c] += weight[k] * values[k * channels + c];
+        to_values[k * channels + c] = weight[k] * grad[p * channels + c];
+        to_weight[k] += values[k * channels + c] * grad[p * channels + c];
+      }
+    }
+  }
+  const CompositeRows<kChannels> rows{channels};
+  const PixelFragments fragments{offsets.data(), count};
+  launch_emulated(pixels * channels,
+                  CompositeForward<scalar_t, kChannels>{rows, fragments, values.data(), weight.data(), image.data()},
+                  random);
+  launch_emulated(count,
+                  CompositeBackwardUnused<scalar_t>{&offsets.back(), channels, grad_values.data(), grad_weight.data()},
+                  random);
+  launch_emulated(
+      pixels * channels,
+      CompositeBackwardValues<scalar_t, kChannels>{rows, fragments, weight.data(), grad.data(), grad_values.data()},
+      random);
+  launch_emulated(
+      pixels,
+      CompositeBackwardWeights<scalar_t, kChannels>{rows, fragments, values.data(), grad.data(), grad_weight.data()},
+      random);
+  expect(image == sum, "composite equals the loop", type);
+  expect(grad_values == to_values, "the gradient of its values does", type);
+  const scalar_t rounding = 100 * std::numeric_limits<scalar_t>::epsilon();  // sums of lanes have another order
+  for (int64_t k = 0; k < count; ++k) {
+    expect(std::abs(grad_weight[k] - to_weight[k]) <= rounding, "the gradient of its weights does", type);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -208,6 +261,9 @@ int main() {
   test_antialias<double>("double");
   test_scatters<float>("float");
   test_scatters<double>("double");
+  test_composite<float, 3>(3, "float");
+  test_composite<float, 0>(19, "float");
+  test_composite<double, 0>(5, "double");
   if (failures == 0) std::printf("gpu_algorithms agrees\n");
   return failures == 0 ? 0 : 1;
 }

@@ -131,13 +131,9 @@ def dispatcher_calls(dtype):
 def bad_calls() -> list[BadCall]:
     positions, triangles = turned_cube(batch=2)
     good = dr.coverage(positions, triangles, SIZE)
-    values = torch.zeros(len(good.weight), 3, dtype=F64)
 
     def bad(label, error, message, *, clip=positions, faces=triangles, size=SIZE, **options):
         return BadCall(label, lambda: dr.coverage(clip, faces, size, **options).check(), error, message)
-
-    def bad_sum(label, error, message, *, rows=values, coverage=good, **options):
-        return BadCall(label, lambda: dr.composite(rows, coverage, **options), error, message)
 
     def bad_values(label, error, message, attributes):
         return BadCall(label, lambda: dr.interpolate(attributes, triangles, good), error, message)
@@ -166,12 +162,6 @@ def bad_calls() -> list[BadCall]:
         bad("negative capacity", ValueError, "coverage: capacity must be None", capacity=-5),
         bad("capacity that is too small", RuntimeError, "coverage: capacity must be at least .* fragments, got 3",
             capacity=(3, 999, 99)),
-        bad_sum("values of another count", ValueError, "composite: values must have shape", rows=values[1:]),
-        bad_sum("values of three axes", ValueError, "composite: values must have shape", rows=values[None]),
-        bad_sum("integer values", TypeError, "composite: values must be float32 or float64", rows=values.int()),
-        bad_sum("values of another type", TypeError, "composite: values is torch.float32 but", rows=values.float()),
-        bad_sum("fragments as coverage", TypeError, "composite: coverage must be", coverage=good.fragments),
-        bad_sum("background of another size", ValueError, "composite: background must be", background=torch.zeros(2)),
         bad_values("attributes of another batch", ValueError, "interpolate: attributes must have the batch size of cov",
                    torch.zeros(3, 8, 3, dtype=F64)),
         bad_values("attributes of fewer vertices", ValueError, "interpolate: triangles refers to vertex 7",
