@@ -119,6 +119,15 @@ def test_metallic_and_roughness_of_two_sizes_share_the_larger_in_glb(tmp_path, w
         torch.testing.assert_close(found, expected, atol=0.51 / 255, rtol=0)  # stored as bytes
 
 
+def test_metallic_and_roughness_of_two_sizes_are_two_files_in_obj(tmp_path):
+    material = dr.Material(metallic=eight_bits(2, 3, 1, srgb=False), roughness=eight_bits(4, 5, 1, srgb=False))
+    dr.save_mesh(tmp_path / "a.obj", geometry.cube().replace(material=material))
+    again = dr.load_mesh(tmp_path / "a.obj").materials[0]
+    torch.testing.assert_close(again.metallic, material.metallic)
+    torch.testing.assert_close(again.roughness, material.roughness)
+    assert_same_material(again, material)
+
+
 def test_a_mask_of_another_size_keeps_the_color_and_itself(tmp_path):
     """map_Kd and map_d, as exporters write them: the color in full, a small mask."""
     albedo, alpha = eight_bits(8, 4, 3, srgb=True), eight_bits(2, 4, 1, srgb=False)
