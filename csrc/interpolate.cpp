@@ -122,7 +122,8 @@ std::tuple<Tensor, Tensor> interpolate_backward(const Tensor& vertex_attributes,
                                                                             mutable_data<scalar_t>(grad_weights)});
       });
     }
-    for (int64_t first = 0; need_attributes && first < channels;) {
+    int64_t first = 0;
+    while (need_attributes && first < channels) {
       const auto add_block = [&](auto count) {
         constexpr int kBlock = decltype(count)::value;
         launch_scatter<scalar_t>(

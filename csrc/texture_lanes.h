@@ -39,9 +39,12 @@ DR_HD void load_columns(const Address& at, Lanes<float> columns[4]) {
 // Two numbers from each address. In this order the two shuffles stay within the halves of a vector.
 template <class Address>
 DR_HD void load_pairs(const Address& at, Lanes<float>* left, Lanes<float>* right) {
-  using Pair = double __attribute__((may_alias, aligned(4)));
   using Pairs = double __attribute__((vector_size(32)));
-  const auto pair = [&](int l) { return *reinterpret_cast<const Pair*>(at(l)); };
+  const auto pair = [&](int l) {
+    double two;
+    __builtin_memcpy(&two, at(l), sizeof(two));
+    return two;
+  };
   const Pairs first = {pair(0), pair(1), pair(4), pair(5)}, second = {pair(2), pair(3), pair(6), pair(7)};
   const Lanes<float> a = reinterpret_cast<const Lanes<float>&>(first);
   const Lanes<float> b = reinterpret_cast<const Lanes<float>&>(second);

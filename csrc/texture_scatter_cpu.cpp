@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "core/lanes.h"
 #include "texture_backward.h"
 #include "texture_tiles_cpu.h"
 
@@ -48,7 +49,7 @@ __attribute__((noinline)) void find_tiles(const TiledLevels& tiled, const Textur
   const auto find = [&](const auto& level, int i) {
     const int32_t row = taps.row[i], column = taps.column[i], y = row & within, x = column & within;
     tiles[i] = level.first_tile + (row >> shift) * level.tiles_per_row + (column >> shift);
-    texels[i] = (taps.regular[i] > 0) & (x < within) & (y < within) ? (y << shift) + x : -1;
+    texels[i] = ((taps.regular[i] > 0) & (x < within) & (y < within)) ? (y << shift) + x : -1;
   };
   if (taps.one_level) {
     const auto& level = level_of(tiled, block, 0);
@@ -139,8 +140,8 @@ inline __attribute__((always_inline)) void add_to_sums_of_square(double* square,
   const int n = kChannels > 0 ? kChannels : channels;
   const FourSums weights = weights_of_square(x, y, weight);
   for (int c = 0; c < n; ++c) {
-    FourSums& sums = *reinterpret_cast<FourSums*>(square + 4 * c);
-    sums += weights * static_cast<double>(g[c]);
+    double* const sums = square + 4 * c;
+    store_lanes(sums, load_lanes<FourSums>(sums) + weights * static_cast<double>(g[c]));
   }
 }
 
@@ -197,15 +198,16 @@ class ChannelScatter final : public TextureScatter {
     const auto& taps = block.taps;
     const int32_t any_square = tiled_.first_tap_tells ? 0 : 1;
     const scalar_t* const g = grad_values_ + block.first;
-    FourSums held = {}, *square = nullptr;
+    FourSums held = {};
+    double* square = nullptr;
     for (int i = 0; i < block.n; ++i) {
       const scalar_t weight = block.weight_of(i);
       if (!(weight > 0)) continue;
       const bool single = taps.regular[i] < any_square;
-      FourSums* const next = single ? nullptr : reinterpret_cast<FourSums*>(sums) + taps.tap[0][i];
+      double* const next = single ? nullptr : sums + 4 * static_cast<int64_t>(taps.tap[0][i]);
       if (next != square) {
-        if (square != nullptr) *square = held;
-        if (next != nullptr) held = *next;
+        if (square != nullptr) store_lanes(square, held);
+        if (next != nullptr) held = load_lanes<FourSums>(next);
         square = next;
       }
       if (single) {
@@ -214,7 +216,7 @@ class ChannelScatter final : public TextureScatter {
         held += weights_of_square(taps.x[i], taps.y[i], weight) * static_cast<double>(g[i]);
       }
     }
-    if (square != nullptr) *square = held;
+    if (square != nullptr) store_lanes(square, held);
   }
 
   __attribute__((noinline)) void add_texels(const TextureTaps<scalar_t>& taps, int i, scalar_t weight, bool in_squares,

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+import diffrender.ops.vertex_normals  # noqa: F401  # imported on first use elsewhere; registers what opcheck asks for
 from tests.ops.contract import Contract, Example
 from tests.support.contract import (
     EXAMPLES,

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import diffrender  # noqa: F401  # loads the compiled ops
+
 
 def _inputs(channels: int, pixels: tuple[int, int, int], run: int, seed: int):
     generator = torch.Generator().manual_seed(seed)
