@@ -10,6 +10,7 @@
 
 #include "core/lanes.h"
 #include "coverage.h"
+#include "coverage_pairs_cpu.h"
 #include "coverage_strips.h"
 
 namespace diffrender {
@@ -43,6 +44,7 @@ class StripWorker {
         ends[p] = out->count;
       }
     }
+    pairs_.finish(out);
     blocks_->keep(out->count * out->bytes_each());
   }
 
@@ -247,7 +249,8 @@ class StripWorker {
       if (center >= 0) {
         if (count == 1 || kernel_.merge) {
           append_center(entries_[begin + center].triangle, at, out);
-        } else if (!append_star(&entries_[begin], count, center, at, out)) {
+        } else if (!append_pair(&entries_[begin], count, center, at, out) &&
+                   !append_star(&entries_[begin], count, center, at, out)) {
           append_parts(&entries_[begin], count, center, at, out);
         }
         return;
@@ -298,6 +301,24 @@ class StripWorker {
     for (int k = 0; k < 3; ++k) e[k] = r.slope[k] * r.side[k].moved(u, v).c;
     const double inverse = reciprocal_or_zero(e[0] + e[1] + e[2]);
     out->append(triangle, FragmentKind::whole, 1, e[0] * inverse, e[1] * inverse, r.depth.moved(u, v).c);
+  }
+
+  // append_star for two triangles, in lanes; false where that may leave one out, and at the frame's own border.
+  bool append_pair(const Entry* list, int count, int center, const CoverageLists::PixelPlace& at, StripFragments* out) {
+    if (count != 2 || at.column == 0 || at.column + 1 == width_ || at.row == 0 ||
+        at.row + 1 == kernel_.lists.viewport.height)
+      return false;
+    const Entry& other = list[1 - center];
+    const int32_t cuts = other.flags & kCuts;
+    if ((cuts & (cuts - 1)) != 0) return false;
+    const TriangleRecord& record = records_[other.triangle];
+    const int side = __builtin_ctz(cuts);
+    const Line line = record.side[side].moved(at.column - record.column, at.row - record.row);
+    if (!(line.largest() > PairPixels::kLeastReach)) return false;
+    const int64_t place = out->count;
+    for (int i = 0; i < 2; ++i) out->append(list[i].triangle, i == center ? FragmentKind::center : FragmentKind::any);
+    pairs_.add(record, side, records_[list[center].triangle], center == 1, at.column, at.row, out, place);
+    return true;
   }
 
   // append_parts where each of the others lies beyond one side of the one at the centre; false where not, or where they
@@ -379,6 +400,7 @@ class StripWorker {
   const TriangleRecord* records_ = nullptr;
   int64_t item_ = 0, pixels_ = 0, longest_ = 0;
   int32_t width_ = 0, first_row_ = 0, rows_ = 0;
+  PairPixels pairs_;
   std::vector<Run> runs_;
   Touched touched_;
   std::vector<uint8_t> front_;  // Touched::front, and room for kLanes more

@@ -80,30 +80,41 @@ struct FourGradients {
   }
 };
 
-// Four fragments as their pixels see them.
-struct FourFragments {
-  Four u, v;  // the pixel, seen from the first one of the triangle's box
+// Four triangles, each as a pixel of its own sees it.
+struct FourTriangles {
   FourLine side[3], depth;
   Four slope[3];
+
+  // record_of(l) at the pixel right (u) of and below (v) that of the record.
+  template <class RecordOf>
+  DR_HD static FourTriangles load(const RecordOf& record_of, const Four& u, const Four& v) {
+    FourTriangles t;
+    Four values[16];
+    for (int n = 0; n < 4; ++n) {
+      for (int l = 0; l < 4; ++l) values[4 * n + l] = load_lanes<FourInMemory>(&record_of(l).side[0].x + 4 * n);
+      transpose_four(values + 4 * n);
+    }
+    for (int n = 0; n < 3; ++n) {
+      t.side[n] = FourLine{values[3 * n], values[3 * n + 1], values[3 * n + 2]}.moved(u, v);
+      t.slope[n] = values[12 + n];
+    }
+    t.depth = FourLine{values[9], values[10], values[11]}.moved(u, v);
+    return t;
+  }
+};
+
+// Four fragments as their pixels see them.
+struct FourFragments : FourTriangles {
+  Four u, v;  // the pixel, seen from the first one of the triangle's box
   Four grad_weight, grad_barycentrics[2], grad_depth;
 
   template <int kRoom>
   DR_HD static FourFragments load(const FragmentQueue<kRoom>& queue, int first) {
     FourFragments f;
-    Four values[16];
-    for (int n = 0; n < 4; ++n) {
-      for (int l = 0; l < 4; ++l) {
-        values[4 * n + l] = load_lanes<FourInMemory>(&queue.slot[first + l]->record.side[0].x + 4 * n);
-      }
-      transpose_four(values + 4 * n);
-    }
     f.u = __builtin_convertvector(load_lanes<FourIntegers>(queue.right + first), Four);
     f.v = __builtin_convertvector(load_lanes<FourIntegers>(queue.below + first), Four);
-    for (int n = 0; n < 3; ++n) {
-      f.side[n] = FourLine{values[3 * n], values[3 * n + 1], values[3 * n + 2]}.moved(f.u, f.v);
-      f.slope[n] = values[12 + n];
-    }
-    f.depth = FourLine{values[9], values[10], values[11]}.moved(f.u, f.v);
+    const auto record_of = [&](int l) -> const TriangleRecord& { return queue.slot[first + l]->record; };
+    static_cast<FourTriangles&>(f) = FourTriangles::load(record_of, f.u, f.v);
     f.grad_weight = load_lanes<FourInMemory>(queue.grad_weight + first);
     for (int n = 0; n < 2; ++n) f.grad_barycentrics[n] = load_lanes<FourInMemory>(queue.grad_barycentrics[n] + first);
     f.grad_depth = load_lanes<FourInMemory>(queue.grad_depth + first);

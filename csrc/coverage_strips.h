@@ -99,15 +99,29 @@ struct StripFragments {
   }
 
   void append(int32_t triangle, FragmentKind kind, double w, double b0, double b1, double d) {
-    if (is_double) {
-      values<double>()[count++] = {w, d, {b0, b1}, triangle, kind};
-    } else {
-      values<float>()[count++] = {static_cast<float>(w),
-                                  static_cast<float>(d),
-                                  {static_cast<float>(b0), static_cast<float>(b1)},
-                                  triangle,
-                                  kind};
-    }
+    append(triangle, kind);
+    set(count - 1, w, b0, b1, d);
+  }
+
+  // A fragment whose numbers come later.
+  void append(int32_t triangle, FragmentKind kind) {
+    const auto name = [&](auto* fragment) {
+      fragment->triangle = triangle;
+      fragment->kind = kind;
+    };
+    is_double ? name(values<double>() + count) : name(values<float>() + count);
+    ++count;
+  }
+
+  void set(int64_t k, double w, double b0, double b1, double d) const {
+    const auto fill = [&](auto* fragment) {
+      using T = decltype(fragment->weight);
+      fragment->weight = static_cast<T>(w);
+      fragment->depth = static_cast<T>(d);
+      fragment->barycentrics[0] = static_cast<T>(b0);
+      fragment->barycentrics[1] = static_cast<T>(b1);
+    };
+    is_double ? fill(values<double>() + k) : fill(values<float>() + k);
   }
 };
 
