@@ -165,9 +165,9 @@ struct FourRange {
   // The part where slope t + value >= 0.
   DR_HD void keep(const Four& slope, const Four& inverse, const Four& value) {
     const Four zero = -value * inverse;
-    low = (slope > 0) & (zero > low) ? zero : low;
-    high = (slope < 0) & (zero < high) ? zero : high;
-    high = (slope == 0) & (value < 0) ? low : high;
+    low = ((slope > 0) & (zero > low)) ? zero : low;
+    high = ((slope < 0) & (zero < high)) ? zero : high;
+    high = ((slope == 0) & (value < 0)) ? low : high;
   }
 
   DR_HD Four length() const { return high > low ? high - low : Four{}; }

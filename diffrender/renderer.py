@@ -177,7 +177,7 @@ class Renderer:
             mesh: vertices (V, 3) or (B, V, 3), or a list of B meshes (V_b, 3), which are packed without padding and
                 each seen by its own camera. Its color is the material's base color times the vertex colors, white
                 without either; their alpha counts where the material's does.
-            camera: one camera or B of them, of the renderer's resolution.
+            camera: one camera or B of them, of the renderer's resolution. With meshes of float64 it may be of float32.
             lights: what lights the surfaces (glTF's metallic-roughness model; without a material rough and white). None
                 shows the colors as they are.
             background: replaces the renderer's for this call, for example a random one.
@@ -195,6 +195,8 @@ class Renderer:
             raise TypeError(
                 "Renderer: mesh is float32 but camera is float64. Convert one of them: camera.to(mesh.dtype)."
             )
+        if camera.focal_px.dtype == torch.float32 and all(one.dtype == torch.float64 for one in meshes):
+            camera = camera.to(torch.float64)  # loses nothing, where the other way round would
         whole = camera if self.samples == 1 else camera.scaled(self.samples)
         scene = place(mesh, whole) if isinstance(mesh, Mesh) else place_many(meshes, whole)
         lamps = None

@@ -338,3 +338,15 @@ def test_r08_renderers_pickle_and_copy():
     picture = original(SPHERE, CAMERA).color
     for twin in (pickle.loads(pickle.dumps(original)), copy.deepcopy(original)):
         assert torch.equal(twin(SPHERE, CAMERA).color, picture)
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_float32_camera_shows_a_lit_float64_mesh(samples: int):
+    mesh, lamp = SPHERE.to(F64), dr.PointLight([0.0, 2.0, 2.0])
+    eye = torch.tensor([0.0, 0.3, 3.0], requires_grad=True)
+    camera = dr.Camera.perspective(fov_y_deg=40, width=64, height=48).look_at(eye)
+    renderer = dr.Renderer((48, 64), samples=samples)
+    picture = renderer(mesh, camera, lamp).color
+    assert picture.dtype == F64 and torch.equal(picture, renderer(mesh, camera.to(F64), lamp).color)
+    (grad,) = torch.autograd.grad(picture, eye, torch.rand_like(picture))
+    assert bool((grad != 0).all())
