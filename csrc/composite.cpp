@@ -80,7 +80,7 @@ std::tuple<Tensor, Tensor> composite_backward(const Tensor& given_values, const 
     auto* const to_values = need_values ? mutable_data<scalar_t>(grad_values) : nullptr;
     auto* const to_weight = need_weight ? mutable_data<scalar_t>(grad_weight) : nullptr;
     launch(values, count,
-           CompositeBackwardUnused<scalar_t>{data<int64_t>(offsets) + pixels, channels, to_values, to_weight});
+           CompositeBackwardUnused<scalar_t>{data<int64_t>(offsets), pixels, channels, to_values, to_weight});
     dispatch_rows<scalar_t>(channels, [&]<int kChannels>(const CompositeRows<kChannels>& rows) {
       const CompositeBackwardValues<scalar_t, kChannels> of_values{rows, fragments, data<scalar_t>(weight), grad,
                                                                    to_values};

@@ -130,17 +130,23 @@ struct CompositeBackwardWeights {
   }
 };
 
-// Nothing for the fragments that are in no pixel: those of a list with a capacity beyond the last one. Items are all
-// fragments.
+// Nothing for the fragments that are in no pixel: those of a list with a capacity beyond the last one, and those before
+// the first pixel where the offsets are a part of longer ones. Items are all fragments.
 template <class scalar_t>
 struct CompositeBackwardUnused {
-  const int64_t* last_offset;  // [1]
-  int64_t channels;            // C
-  scalar_t* grad_values;       // [N, C] or null
-  scalar_t* grad_weight;       // [N] or null
+  const int64_t* offsets;  // [P + 1]
+  int64_t pixels;          // P
+  int64_t channels;        // C
+  scalar_t* grad_values;   // [N, C] or null
+  scalar_t* grad_weight;   // [N] or null
 
   DR_HD void operator()(int64_t begin, int64_t end) const {
-    for (int64_t k = begin < *last_offset ? *last_offset : begin; k < end; ++k) {
+    const int64_t first = offsets[0], past_last = offsets[pixels];
+    for (int64_t k = begin; k < end; ++k) {
+      if (k >= first && k < past_last) {  // those of the pixels, all at once
+        k = past_last - 1;
+        continue;
+      }
       if (grad_weight != nullptr) grad_weight[k] = 0;
       for (int64_t c = 0; grad_values != nullptr && c < channels; ++c) grad_values[k * channels + c] = 0;
     }

@@ -158,6 +158,7 @@ class StarPixels {
     for (int first = 0; first < centers_.count; first += 4) add_center(first);
     for (int g = 0; 4 * g < others_.count; ++g) add_other(g);
     for (int i = 0; i < centers_.count; ++i) {
+      // Not refused: our own `add` has checked the same.
       if (!simple_[i]) apart_->add(pixel_[i].at, pixel_[i].first, pixel_[i].count);
     }
     centers_.count = 0;
@@ -240,8 +241,9 @@ class StarPixels {
   FragmentQueue<kRoom> centers_, others_;
   int32_t owner_[kRoom];  // of each of the others: the place of its pixel's centre
   Pixel pixel_[kRoom];
-  bool simple_[kRoom];
-  double rest_[3][kRoom];  // area, x, y
+  // Places beyond the last pixel are read as well, in lanes.
+  bool simple_[kRoom] = {};
+  double rest_[3][kRoom] = {};  // area, x, y
   double integrand_[3][kRoom];
   FourFragments own_[kRoom / 4];
   HalfSquareOf<Four> half_[kRoom / 4];

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffrender import _lens
+from diffrender import _checks, _lens
 from diffrender._camera_explain import explained
 from diffrender._constants import constant
 from diffrender._lens_split import split_edges
@@ -141,11 +141,15 @@ class CameraProjection:
         Args:
             points: (N, 3), or (B, N, 3) with one set per camera.
 
+        Raises:
+            TypeError: points that are no tensor of floats.
+
         Example:
             >>> camera = dr.Camera.perspective(fov_y_deg=40, width=64, height=48).look_at([0.0, 0.0, 300.0])
             >>> camera.explain(dr.geometry.cube().vertices)
             '0 of 8 points are in view; 8 beyond far=100. They lie at depths from 299 to 301.'
         """
+        points = _checks.check_floating("Camera.explain", "points", points)
         clip = self.detach().clip_positions(points.detach())
         is_perspective = self.projection == "perspective"
         is_fisheye = self.distortion is not None and self.distortion_model == "fisheye"

@@ -174,3 +174,12 @@ def test_detach_cuts_the_graph_and_keeps_the_caches():
     assert moving.vertices.requires_grad
     assert not moving.detach().vertices.requires_grad
     assert moving.detach().edges() is edges
+
+
+def test_arrays_that_replace_tensors_take_the_type_of_the_mesh():
+    mesh = geometry.cube().to(torch.float64)
+    moved = mesh.vertices.numpy() + 1 / 3
+    for made in (mesh.replace(vertices=moved), mesh.with_vertices(moved)):
+        assert made.dtype == torch.float64
+        assert torch.equal(made.vertices, torch.from_numpy(moved))
+    assert geometry.cube().replace(vertices=moved).dtype == torch.float32

@@ -91,7 +91,7 @@ def test_recomputation_keeps_four_bytes_a_pixel(edges: str | None, outputs: tupl
     small = {name: kept(name) for name in (True, "tiles", False)}
     assert small[True] <= 5
     assert small["tiles"] <= 5
-    assert small[False] > (200 if edges in ("segments", "pairs") else 150)
+    assert small[False] > {"segments": 200, "pairs": 200, None: 150, "coverage": 130}[edges]
     with torch.no_grad():
         assert kept(True) == 0
 

@@ -1,5 +1,6 @@
 """geometry.weld and weld_vertices."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,6 +145,13 @@ def test_the_gradient_goes_to_the_first_of_each_place():
 def test_weld_vertices_says_what_is_wrong(arguments, error, message):
     with pytest.raises(error, match=message):
         geometry.weld_vertices(**{"vertices": torch.zeros(4, 3), **arguments})
+
+
+@pytest.mark.parametrize("distance", [1e-300, 1e-6, np.float32(0.1)])
+def test_weld_vertices_takes_any_number_for_a_distance(distance):
+    points = torch.tensor([[0.0, 0, 0], [1e15, 0, 0], [0, 0, 0], [0, 0, 3]])
+    assert geometry.weld_vertices(points, distance=distance)[0].tolist() == [0, 1, 3]
+    assert geometry.weld_vertices(torch.zeros(0, 3), distance=distance)[0].shape == (0,)
 
 
 def test_a_welded_shape_holds_together_under_smoothed_steps():

@@ -16,11 +16,11 @@ Array = Tensor | np.ndarray
 _FLOATS = ("vertices", "texcoords", "normals", "tangents", "colors")
 
 
-def as_tensors(**arguments: Any) -> dict[str, Any]:
+def as_tensors(like: Tensor | None = None, **arguments: Any) -> dict[str, Any]:
     """The arguments of a mesh, with tensors in place of NumPy arrays; all else as it is.
 
-    Tensors are copies. Floats take the type and the device of the first float tensor among the floats, float32 on the
-    CPU without one.
+    Tensors are copies. Floats take the type and the device of `like`, or of the first float tensor among the floats,
+    float32 on the CPU without one.
 
     Raises:
         TypeError: numbers that are neither floats nor, in tables, integers.
@@ -28,7 +28,8 @@ def as_tensors(**arguments: Any) -> dict[str, Any]:
     if not any(isinstance(value, np.ndarray) for value in arguments.values()):
         return arguments
     given = [value for name, value in arguments.items() if name in _FLOATS and isinstance(value, Tensor)]
-    like = next((tensor for tensor in given if tensor.is_floating_point()), torch.empty(0, dtype=torch.float32))
+    if like is None:
+        like = next((tensor for tensor in given if tensor.is_floating_point()), torch.empty(0, dtype=torch.float32))
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
             arguments[name] = _as_tensor(name, value, like)

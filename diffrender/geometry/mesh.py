@@ -134,7 +134,7 @@ class Mesh:
 
         An attribute replaced by None takes its index table with it.
         """
-        arguments = {**self._fields(), **fields}
+        arguments = as_tensors(like=self.vertices, **{**self._fields(), **fields})
         for attribute in ("texcoord", "normal", "tangent"):
             if arguments[f"{attribute}s"] is None and f"{attribute}_triangles" not in fields:
                 arguments[f"{attribute}_triangles"] = None

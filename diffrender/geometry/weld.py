@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from .. import _checks
 from ..ops.topology import equal_rows
 from .mesh import Mesh
 
-_MOST_CANDIDATES = 1 << 28
+_MOST_CANDIDATES = 1 << 24  # of some 110 bytes each while they are looked at
 _HASH = (73856093, 19349663, 83492791)  # of cells of the grid; equal hashes of different cells only cost time
 
 
@@ -93,8 +94,10 @@ def weld_vertices(
     if points.dim() not in (2, 3) or points.shape[-1] != 3:
         expected = "have shape (V, 3) or (B, V, 3)"
         _checks.fail(ValueError, "weld_vertices", "vertices", expected, _checks.shape_text(points))
-    if isinstance(distance, bool) or not isinstance(distance, (int, float)) or not 0 <= distance < math.inf:
+    if isinstance(distance, bool) or not isinstance(distance, numbers.Real) or not 0 <= distance < math.inf:
         _checks.fail(ValueError, "weld_vertices", "distance", "be a number, 0 or more", repr(distance))
+    if attributes is not None:
+        _checks.check_tensor("weld_vertices", "attributes", attributes)
     if attributes is not None and (attributes.dim() not in (2, 3) or attributes.shape[-2] != points.shape[-2]):
         expected = f"have one row per vertex ({points.shape[-2]})"
         _checks.fail(ValueError, "weld_vertices", "attributes", expected, _checks.shape_text(attributes))
@@ -125,6 +128,9 @@ def _close_pairs(points: Tensor, distance: float) -> tuple[Tensor, Tensor]:
     """Pairs of rows of (N, 3) or (B, N, 3) points that lie within the distance in every item."""
     ground = points if points.dim() == 2 else points[0]
     finite = torch.nonzero(ground.isfinite().all(-1))[:, 0]
+    # Nearer than rounding there are equal points only, which are one by now; and a cell has to have a number.
+    if finite.numel() == 0 or distance < 2.0**-52 * float(ground[finite].abs().max()):
+        return finite[:0], finite[:0]
     cells = (ground[finite] / distance).floor().long()
     primes = torch.tensor(_HASH, device=points.device)
     key, order = torch.sort((cells * primes).sum(-1))

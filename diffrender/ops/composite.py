@@ -36,7 +36,7 @@ def composite(
         (B, H, W, C). Values beyond the last fragment of a list with a capacity do not matter.
 
     Gradients: to values, background, and (through the weights) to the positions, all exact, at any order.
-    Memory: saves values and weights; with a background also the background and one number per pixel.
+    Memory: saves values and weights; with a background also the background, one number per pixel and one per fragment.
 
     Raises:
         TypeError, ValueError: a wrong type or shape.
@@ -136,6 +136,21 @@ class _CompositeBackward(torch.autograd.Function):
                 None if of_weight is None else apply(_Composite, values, of_weight, offsets),
             )
         return to_values, to_weight, None, to_grad, None, None
+
+    @staticmethod
+    def tangents(inputs: Any, outputs: Any, tangents: Any) -> Any:
+        """grad_v = w g and grad_w = <v, g>: each of the two factors changes in turn."""
+        values, weight, offsets, grad_image, *needs = inputs
+        of_values, of_weight, _, of_grad = tangents[:4]
+        of_both = (
+            (None, None) if of_grad is None else apply(_CompositeBackward, values, weight, offsets, of_grad, *needs)
+        )
+        by_weight = by_values = None
+        if of_weight is not None:
+            by_weight = apply(_CompositeBackward, values, of_weight, offsets, grad_image, *needs)[0]
+        if of_values is not None:
+            by_values = apply(_CompositeBackward, of_values, weight, offsets, grad_image, *needs)[1]
+        return added(by_weight, of_both[0]), added(by_values, of_both[1])
 
 
 @register_fake("composite")

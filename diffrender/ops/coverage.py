@@ -141,7 +141,7 @@ def coverage(
     Memory: saves clip_positions, triangles, and of the fragments triangle_id, one byte, and offsets. While it runs
         CUDA takes 37 bytes for each candidate, hidden ones too, that it makes room for, which without a capacity is a
         quarter more than the last call of the same sizes had; the CPU room for two lists of fragments; and both 164 a
-        triangle.
+        triangle. The CPU's backward pass takes 256 bytes for each triangle that is seen.
 
     Raises:
         TypeError, ValueError: a wrong type, shape or device, or (on the CPU) an index outside of the vertices.

@@ -83,7 +83,29 @@ def test_offsets_that_fit_no_list_stay_within_its_memory(shift):
     leaves = [values.requires_grad_(), weight.requires_grad_()]
     image = dr.composite(leaves[0], coverage._replace(weight=leaves[1]))
     assert torch.isfinite(image).all()
-    torch.autograd.grad(image.sum(), leaves)
+    outside = (torch.arange(len(weight)) < coverage.offsets[0]) | (torch.arange(len(weight)) >= coverage.offsets[-1])
+    grads = torch.autograd.grad(image.sum(), leaves)
+    for grad in grads:
+        assert outside.any()
+        assert not grad[outside].any()
+        assert bool((grad[~outside] != 0).all())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch's own decompositions
+@pytest.mark.parametrize("channels", [1, 5])
+def test_hessian_by_forward_over_reverse_is_that_of_the_reference(channels):
+    values, weight = arguments(2, channels)
+    found = []
+    for composite in (dr.composite, reference_composite.composite):
+
+        def cubed(values, weight, composite=composite):
+            return composite(values, list_of(weight, OFFSETS)).pow(3).sum()
+
+        found.append(torch.func.hessian(cubed, argnums=(0, 1))(values, weight))
+    for row, truth_row in zip(*found, strict=True):
+        for block, truth in zip(row, truth_row, strict=True):
+            assert truth.any()
+            assert relative_error(block, truth) < 1e-13
 
 
 @pytest.mark.parametrize("background", [0.3, rnd(3, seed=4, dtype=F64)])
