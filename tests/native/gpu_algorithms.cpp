@@ -230,9 +230,10 @@ void test_composite(int64_t channels, const char* type) {
   launch_emulated(pixels * channels,
                   CompositeForward<scalar_t, kChannels>{rows, fragments, values.data(), weight.data(), image.data()},
                   random);
-  launch_emulated(count,
-                  CompositeBackwardUnused<scalar_t>{&offsets.back(), channels, grad_values.data(), grad_weight.data()},
-                  random);
+  launch_emulated(
+      count,
+      CompositeBackwardUnused<scalar_t>{offsets.data(), pixels, channels, grad_values.data(), grad_weight.data()},
+      random);
   launch_emulated(
       pixels * channels,
       CompositeBackwardValues<scalar_t, kChannels>{rows, fragments, weight.data(), grad.data(), grad_values.data()},
